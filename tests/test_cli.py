@@ -15,7 +15,7 @@ from factories import ANCHORED, DELTA_ONLY, ENTRIES, EXAMPLES, FACTORIES, SPIDER
 
 import dpjax
 from dpjax.cli import main, problem
-from dpjax.cli.arguments import parser
+from dpjax.cli.main import parser
 from dpjax.derivatives import rounding_slack
 
 EVERY = list(FACTORIES)
@@ -340,7 +340,7 @@ def test_repeats_give_lists_and_their_joint_epsilon(call, tmp_path):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_dry_run_spends_nothing(name, call, spends_nothing, monkeypatch):
-    monkeypatch.setattr("dpjax.cli.plan.seconds_per_step", lambda algorithm, examples: 0.01)
+    monkeypatch.setattr("dpjax.cli.run.seconds_per_step", lambda algorithm, examples: 0.01)
     status, out, err = call("run", name, *SHORT, *of(name), "--dry-run")
     assert (status, err) == (0, "")
     assert "differentially private" in out and "nothing was spent" in out
@@ -355,7 +355,7 @@ def test_a_dry_run_times_made_up_rows_alone(call, monkeypatch):
         seen.append(examples)
         return real(algorithm, examples)
 
-    monkeypatch.setattr("dpjax.cli.plan.seconds_per_step", watched)
+    monkeypatch.setattr("dpjax.cli.run.seconds_per_step", watched)
     status, out, _ = call("run", *SHORT, "--dry-run")
     assert status == 0 and re.search(r"time: about [\d.e-]+ s", out)
     ((x, y),) = seen

@@ -14,8 +14,8 @@ import types
 import pytest
 
 import dpjax
-from dpjax.cli import arguments, main
-from dpjax.cli.main import COMMANDS
+from dpjax.cli import main
+from dpjax.cli.main import COMMANDS, parser
 
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -67,7 +67,7 @@ def run(words):
 def parsed(words):
     """Whether the command line knows the command and its options."""
     try:
-        return bool(arguments.parser().parse_args(words))
+        return bool(parser().parse_args(words))
     except SystemExit as stop:
         return stop.code == 0  # --version
 

@@ -8,8 +8,7 @@ import sys
 import pytest
 
 import dpjax
-from dpjax.cli import arguments
-from dpjax.cli.main import COMMANDS
+from dpjax.cli.main import COMMANDS, parser
 
 HELP = """
 import sys
@@ -37,7 +36,7 @@ def test_help_needs_no_jax_and_is_what_the_bare_command_prints():
 
 
 def test_the_help_lists_the_commands_there_are():
-    (commands,) = (one for one in arguments.parser()._actions if one.dest == "==SUPPRESS==")
+    (commands,) = (one for one in parser()._actions if one.dest == "==SUPPRESS==")
     assert list(commands.choices) == list(COMMANDS)
 
 

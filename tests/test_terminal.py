@@ -85,19 +85,19 @@ def audit(endless=False):
     main(["audit", "--all", "--runs", str(10**9 if endless else 10**5)])
 
 
-def reproduce(endless=False):
+def compare(endless=False):
     def made(chosen, folder, advance):
         total = chosen.trainings
         for _ in range(10**9 if endless else total):
             jnp.ones(2).sum().block_until_ready()
             advance("training", total / 10**5 if endless else 1)
-        return ()
+        return dpjax.experiments.Results(())
 
     dpjax.experiments.run = made
-    main(["reproduce", "erm", "table3", "--quick"])
+    main(["compare", "--data", "randhie"])
 
 
-COMMANDS = {"run": run, "fit": fit, "audit": audit, "reproduce": reproduce}
+COMMANDS = {"run": run, "fit": fit, "audit": audit, "compare": compare}
 
 
 def child(names):
@@ -258,7 +258,7 @@ def seen_through(shown, names):
     def between(name):
         return shown.text.partition(f"<{name}>")[2].partition(f"<{name} ended>")[0]
 
-    totals = {"run": STEPS, "fit": STEPS, "audit": 2, "reproduce": 60}
+    totals = {"run": STEPS, "fit": STEPS, "audit": 2, "compare": 60}
     for name in names:
         shown.until(lambda text, name=name: f"<{name} ended>" in text)
         assert {0, totals[name]} <= set(counts(between(name))), between(name)
@@ -275,7 +275,7 @@ def seen_through(shown, names):
     assert shown.status() == 0
     spent = r"interrupted after step \d+ of 2000000; the budget of the whole run is spent"
     assert re.search(spent, between("endless run"))
-    assert "run the same command again to continue" in between("endless reproduce")
+    assert "run the same command again to continue" in between("endless compare")
 
 
 # In process.

@@ -9,40 +9,49 @@ from collections.abc import Callable, Iterator
 import jax
 
 import dpjax
-from dpjax.cli import outputs, report
-from dpjax.cli.main import COMMANDS
+from dpjax.cli import options, report
+from dpjax.cli.parser import Parser
 from dpjax.display.bar import Bar
 
-_PROGRAMS = (
-    "in place of audits: what dpjax's programs, or those named, hold on a GPU and a TPU: float64, "
-    "callbacks, products in fewer digits (minutes, with libtpu: pip install 'dpjax[tpu]')"
-)
+_EXAMPLES = """
+dpjax audit dp-tr
+dpjax audit gaussian --seed 0 --plot audit.png
+dpjax audit --all --quick --json audits.json
+"""
+_OPTIONS: options.Options = {
+    "name": {"nargs": "?", "metavar": "NAME", "help": "one of those listed below"},
+    "--programs": {
+        "nargs": "*",
+        "metavar": "NAME",
+        "help": "in place of audits: what dpjax's programs, or those named, hold on a GPU and a "
+        "TPU: float64, callbacks, products in fewer digits (minutes, with libtpu: pip install "
+        "'dpjax[tpu]')",
+    },
+    "--devices": {"action": "store_true", "help": "with --programs: on one TPU and four"},
+    "--all": {"action": "store_true", "help": "run every audit (some minutes)"},
+    "--runs": {"type": int, "help": "total runs of each audit (default: the audit's own)"},
+    "--quick": {"action": "store_true", "help": "fewer runs and lower gates, for CI"},
+    "--seed": {"type": int, "help": "seed of the attack (default: a fresh one)"},
+    "--json": {"type": options.Output, "help": "write the results as JSON"},
+    "--plot": {"type": options.Output, "help": "draw measured errors over claimed curves"},
+}
 
 
-def add_parser(commands: argparse._SubParsersAction) -> None:
-    """Adds the command to the parser."""
-    one = commands.add_parser(
-        "audit",
-        help=COMMANDS["audit"],
-        description="Play distinguishing games against dpjax's own mechanisms, on synthetic "
-        "records. Exits with 1 if a claim is refuted, or if an attack is inconclusive or too "
-        "weak to be informative.",
-    )
-    one.set_defaults(command=command)
+def add_options(one: Parser) -> None:
+    """Adds what the command takes."""
+    options.add(one, _OPTIONS)
     names = textwrap.fill(
         ", ".join(dpjax.auditing.AUDITS), 78, initial_indent="  ", subsequent_indent="  ",
         break_on_hyphens=False,
     )  # fmt: skip
-    one.epilog = f"audits:\n{names}\n\n{one.epilog}"
-    one.add_argument("name", nargs="?", metavar="NAME", help="one of those listed below")
-    one.add_argument("--programs", nargs="*", metavar="NAME", help=_PROGRAMS)
-    one.add_argument("--devices", action="store_true", help="with --programs: on one TPU and four")
-    one.add_argument("--all", action="store_true", help="run every audit (some minutes)")
-    one.add_argument("--runs", type=int, help="total runs of each audit (default: the audit's own)")
-    one.add_argument("--quick", action="store_true", help="fewer runs and lower gates, for CI")
-    one.add_argument("--seed", type=int, help="seed of the attack (default: a fresh one)")
-    one.add_argument("--json", metavar="FILE", help="write the results as JSON")
-    one.add_argument("--plot", metavar="FILE", help="draw measured errors over claimed curves")
+    one.describe(
+        command,
+        "Play distinguishing games against dpjax's own mechanisms, on synthetic records. Exits "
+        "with 1 if a claim is refuted, or if an attack is inconclusive or too weak to be "
+        "informative.",
+        _EXAMPLES,
+        f"audits:\n{names}\n\n",
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -63,7 +72,7 @@ def command(arguments: argparse.Namespace) -> int:
     names = list(auditing.AUDITS) if arguments.all else [arguments.name]
     for name in names:
         auditing.plan(name, arguments.runs, arguments.quick)
-    outputs.check(arguments)
+    options.check(arguments)
     key = dpjax.random_key() if arguments.seed is None else jax.random.key(arguments.seed)
     begin, found = time.perf_counter(), []
     print(_HEADER)

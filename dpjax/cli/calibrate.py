@@ -6,7 +6,30 @@ import textwrap
 
 from dpjax.accounting import epsilon
 from dpjax.algorithms.base import recount_accountant
-from dpjax.cli import outputs, problem, report
+from dpjax.cli import options, problem, report
+from dpjax.cli.parser import Parser
+
+_EXAMPLES = """
+dpjax calibrate dp-tr --data-size 35000 --dimension 22 --epsilon 1 --delta 1e-6
+dpjax calibrate dp-adam --data randhie --batch-size 500 --steps 200
+"""
+_OPTIONS: options.Options = {
+    "--dimension": {"type": int, "help": "number of parameters (default: that of the data)"},
+}
+
+
+def add_options(one: Parser) -> None:
+    """Adds what the command takes."""
+    options.add(one, *options.PROBLEM, options.ANSWERS, _OPTIONS, options.JSON)
+    # Without a name the shape is that of the embedded data only where none of it is given.
+    one.set_defaults(data=None)
+    one.describe(
+        command,
+        "Compute the noise for a budget, and recompute epsilon from it. Only the shape of the data "
+        "is used; with --data-size and --dimension the data are not read.",
+        _EXAMPLES,
+        options.listed(options.algorithms()),
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -20,7 +43,7 @@ def command(arguments: argparse.Namespace) -> int:
         )
     if arguments.data is None and not any(given):
         arguments.data = "randhie"
-    outputs.check(arguments)
+    options.check(arguments)
     unit, objective = "row", problem.objective(arguments)
     if all(given):
         n, dimension = arguments.data_size, arguments.dimension

@@ -2,23 +2,64 @@
 
 import argparse
 import sys
+import time
 
 import dpjax
 from dpjax import _validate
-from dpjax.cli import outputs, problem, report, reproduce
+from dpjax.cli import options, problem, report
+from dpjax.cli.parser import Parser
+from dpjax.display.bar import Bar
 
 _WARNING = (
     "warning: NOT PRIVATE: dpjax compare prints exact values of the data. Use it only on data that "
     "may be looked at; an algorithm chosen by it on private data is a release."
 )
 
+_EXAMPLES = """
+dpjax compare --algorithms dp-tr,dp-adam --epsilons 0.5,1,2
+dpjax compare --data patients.csv --label sick --classes no,yes --bounds b.json
+"""
+_OPTIONS: options.Options = {
+    "--algorithms": {
+        "default": "dp-tr,dp-adam",
+        "metavar": "A,B",
+        "help": "some of those listed below (default: dp-tr,dp-adam)",
+    },
+    "--epsilons": {
+        "default": "0.5,1,2",
+        "metavar": "E,F",
+        "help": "of the budgets (default: 0.5,1,2)",
+    },
+    "--seeds": {"type": int, "default": 10, "help": "runs for each point (default: 10)"},
+    "--out": {
+        "default": "dpjax-compare",
+        "metavar": "DIR",
+        "help": "folder to write to (default: dpjax-compare)",
+    },
+    "--json": {"type": options.Output, "help": "write means and standard errors as JSON"},
+}
+
+
+def add_options(one: Parser) -> None:
+    """Adds what the command takes."""
+    options.add(one, _OPTIONS, options.DATA, options.OBJECTIVE, options.DELTA, options.TABLE)
+    names = [name for name in options.algorithms() if name not in options.taking("domain")]
+    one.describe(
+        command,
+        "Train algorithms with their defaults at several epsilons, and write a CSV, a picture and "
+        "a page of exact values. NOT PRIVATE: for data that may be looked at. After an "
+        "interruption, the same command continues where it stopped.",
+        _EXAMPLES,
+        options.listed(names),
+    )
+
 
 def command(arguments: argparse.Namespace) -> int:
     """Trains all that is compared, prints a table, and returns 0."""
-    outputs.check(arguments)
+    options.check(arguments)
     _validate.positive_int("seeds", arguments.seeds)
     chosen = [name.strip() for name in arguments.algorithms.split(",")]
-    if without := next((name for name in chosen if name in problem.taking("domain")), None):
+    if without := next((name for name in chosen if name in options.taking("domain")), None):
         raise ValueError(
             f"{without} needs a domain, which no option sets here: compare it in Python, with a "
             f"dpjax.experiments.Method({without!r}, {without!r}, {{'domain': ...}})."
@@ -36,7 +77,7 @@ def command(arguments: argparse.Namespace) -> int:
     )
     print(_WARNING, file=sys.stderr, flush=True)
     plan = dpjax.experiments.plan(experiment)
-    results = reproduce.make(plan, arguments.out)
+    results = make(plan, arguments.out)
     rows = summary(results)
     print("\nNOT PRIVATE: exact values, mean (standard error) over the seeds")
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
@@ -56,6 +97,23 @@ def command(arguments: argparse.Namespace) -> int:
         report.write_json(arguments.json, content)
         print(f"wrote {arguments.json}")
     return 0
+
+
+def make(chosen: dpjax.experiments.Plan, folder: str) -> dpjax.experiments.Results:
+    """Runs a plan under a progress bar, and says where its files are."""
+    begin = time.perf_counter()
+    with Bar(chosen.experiment.name, chosen.trainings, shown=True, keep=False) as bar:
+        try:
+            results = dpjax.experiments.run(
+                chosen, folder, advance=lambda what, more: bar.advance(more, what)
+            )
+        except KeyboardInterrupt:
+            words = "interrupted; run the same command again to continue."
+            raise KeyboardInterrupt(words) from None
+    for path in chosen.paths(folder):
+        print(f"wrote {path}")
+    print(f"{chosen.trainings:,} trainings in {time.perf_counter() - begin:.0f} s; NOT PRIVATE")
+    return results
 
 
 def summary(results: dpjax.experiments.Results) -> list[dict]:

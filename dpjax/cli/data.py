@@ -9,8 +9,41 @@ import sys
 
 import dpjax
 from dpjax import _validate
-from dpjax.cli import problem
+from dpjax.cli import options, problem
+from dpjax.cli.parser import Parser
 from dpjax.datasets.sources import existing, is_table_path
+
+_EXAMPLES = """
+dpjax data
+dpjax data covtype
+dpjax data people.csv --template --label income --out schema.toml
+dpjax data people.csv --check --schema schema.toml
+dpjax data patients.csv --label sick --bounds ranges.json --check
+"""
+_OPTIONS: options.Options = {
+    "name": {"nargs": "?", "metavar": "NAME", "help": f"a name, or {options.FILES}"},
+    "--check": {
+        "action": "store_true",
+        "help": "for the owner of the data: count problems in them; NOT PRIVATE",
+    },
+    "--template": {
+        "action": "store_true",
+        "help": "print a schema to fill in: the names of a file's columns, and whether each holds "
+        "numbers, dates or words",
+    },
+    "--out": {"metavar": "FILE", "help": "write the template to a new file"},
+}
+
+
+def add_options(one: Parser) -> None:
+    """Adds what the command takes."""
+    options.add(one, _OPTIONS, options.TABLE)
+    one.describe(
+        command,
+        "List the data sets, or show one. For a table of your own begin a schema with --template, "
+        "fill it in, and count what it leaves out with --check.",
+        _EXAMPLES,
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -4,7 +4,62 @@ import argparse
 
 import dpjax
 from dpjax.accounting import Ledger
+from dpjax.cli import options
+from dpjax.cli.parser import Parser
 from dpjax.display.cards import printable
+
+_EXAMPLES = """
+dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6
+dpjax run dp-tr --epsilon 1 --ledger visits.ledger
+dpjax ledger show visits.ledger
+"""
+_EXAMPLES_OF_CREATE = """
+dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6
+dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6 --unsampled
+"""
+_FILE: options.Options = {"file": {"metavar": "FILE"}}
+_OF_CREATE: options.Options = {
+    "--epsilon": {"type": float, "required": True, "help": "for all runs together"},
+    "--delta": {"type": float, "required": True, "help": "for all runs together"},
+    **options.RELATION,
+    "--renyi-order": {
+        "type": float,
+        "metavar": "ALPHA",
+        "help": "account for runs of different kinds by Renyi DP at this order (default: the order "
+        "that admits most)",
+    },
+    "--unsampled": {
+        "action": "store_true",
+        "help": "admit runs without sampling and selection only, and account for them without loss",
+    },
+    "--parts": {
+        "nargs": "+",
+        "metavar": "NAME",
+        "default": (),
+        "help": "parts of the data that have no unit of privacy in common, by your declaration; "
+        "runs with --part spend side by side",
+    },
+}
+_OF_VERIFY: options.Options = {
+    "--anchor": {"metavar": "HASH", "help": "a hash noted earlier, which the file must contain"},
+}
+
+
+def add_options(one: Parser) -> None:
+    """Adds what the command takes."""
+    one.describe(None, "", _EXAMPLES)
+    verbs = one.add_subparsers(required=True, metavar="VERB")
+    verb = verbs.add_parser("create", help="declare a budget in a new file")
+    verb.describe(create, "", _EXAMPLES_OF_CREATE)
+    options.add(verb, _FILE, _OF_CREATE)
+    verb = verbs.add_parser(
+        "show", help="print the declared budget, the cost of each run, and what remains"
+    )
+    verb.describe(show, "", "dpjax ledger show visits.ledger")
+    options.add(verb, _FILE)
+    verb = verbs.add_parser("verify", help="check every line of the file")
+    verb.describe(verify, "", "dpjax ledger verify visits.ledger")
+    options.add(verb, _FILE, _OF_VERIFY)
 
 
 def create(arguments: argparse.Namespace) -> int:

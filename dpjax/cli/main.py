@@ -1,13 +1,12 @@
 """Entry point of the command line: the overview without importing JAX, commands, errors."""
 
-import argparse
 import importlib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from dpjax.cli.options import Parser
+from dpjax.cli.parser import Parser
 
 COMMANDS = {
     "run": "train privately and print the guarantee",
@@ -19,9 +18,13 @@ COMMANDS = {
     "ledger": "declare a budget for some data, and show what was spent",
     "audit": "attack dpjax's own guarantees: claimed epsilon, audited lower bound, ratio",
     "compare": "train algorithms side by side on a table and print exact values: NOT PRIVATE",
-    "reproduce": "reproduce a paper's tables and figures on public data, beside the published ones",
+    "reproduce": "reproduce a paper's tables and figures on public data, from a checkout of dpjax",
 }
-"""Every command, and what it does in a line."""
+"""Every command, which has a file of its name, and what it does in a line."""
+_EXAMPLES = """
+dpjax run                     trains on data that come with dpjax
+dpjax COMMAND --help          options and examples of a command
+"""
 _NO_READER = 141  # what a shell reports of a program that SIGPIPE ended
 
 
@@ -35,17 +38,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     2
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] not in COMMANDS:
-        whole, commands = overview()
-        for name, line in COMMANDS.items():
-            commands.add_parser(name, help=line)
-        if words:
-            whole.parse_args(words)  # prints the help or an error, and exits
-        whole.print_help()
-        return 0
     try:
-        # Its options name what dpjax has, and so take seconds to import.
-        arguments = parser().parse_args(words)
+        whole = parser(words[:1])
+        if not words:
+            whole.print_help()
+            return 0
+        arguments = whole.parse_args(words)
         status = arguments.command(arguments)
         sys.stdout.flush()
         return status
@@ -62,14 +60,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def parser() -> argparse.ArgumentParser:
-    """Returns the parser of all commands and their options."""
-    return importlib.import_module("dpjax.cli.arguments").parser()
+def parser(named: Collection[str] = tuple(COMMANDS)) -> Parser:
+    """Returns the parser of all commands.
 
-
-def overview() -> tuple[argparse.ArgumentParser, argparse._SubParsersAction]:
-    """Returns the parser of the whole command line, and where its commands are added."""
-    whole = Parser(prog="dpjax", description="Train models with differential privacy.")
+    Those that are named have their options, from the file of the command's name. The options tell
+    what dpjax has, and so take seconds to import.
+    """
+    whole = Parser(prog="dpjax")
+    whole.describe(None, "Train models with differential privacy.", _EXAMPLES)
     version = importlib.metadata.version("dpjax")
     whole.add_argument("--version", action="version", version=f"dpjax {version}")
-    return whole, whole.add_subparsers(required=True, metavar="COMMAND")
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+    for name, line in COMMANDS.items():
+        one = commands.add_parser(name, help=line)
+        if name in named:
+            importlib.import_module(f"dpjax.cli.{name}").add_options(one)
+    return whole

@@ -1,110 +1,320 @@
-"""A parser that shows examples below its help and suggests the option nearest to an unknown one."""
+"""The options that several commands share, each declared once, and the files that options name."""
 
 import argparse
-import difflib
+import os
+import secrets
+import sys
+import tempfile
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping
+from inspect import signature
 from typing import Any
 
-_EXAMPLES = {
-    "dpjax": """
-        dpjax run                     trains on data that come with dpjax
-        dpjax COMMAND --help          options and examples of a command
-    """,
-    "dpjax run": """
-        dpjax run
-        dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
-        dpjax run --data people.csv --schema schema.toml --save model --report report.html
-        dpjax run --data patients.csv --label sick --classes no,yes --bounds b.json --save model
-        dpjax run dp-tr --ledger visits.ledger --checkpoint run-1
-        dpjax run dp-tr --epsilon 1 --estimate 0.1
-        dpjax run dp-tr --epsilon 0.5 --dry-run
-    """,
-    "dpjax tune": """
-        dpjax tune --dry-run
-        dpjax tune dp-gd --grid learning_rate=4,16,64 regularization=1e-4,1e-3
-        dpjax tune dp-adam --trials 5 --grid learning_rate=1,2,4 clip_norm=0.25,1 --save model
-    """,
-    "dpjax calibrate": """
-        dpjax calibrate dp-tr --data-size 35000 --dimension 22 --epsilon 1 --delta 1e-6
-        dpjax calibrate dp-adam --data randhie --batch-size 500 --steps 200
-    """,
-    "dpjax predict": """
-        dpjax predict model new.csv --out predictions.csv
-        dpjax predict model new.csv --probabilities
-    """,
-    "dpjax show": """
-        dpjax show model
-        dpjax show model --json model.json
-    """,
-    "dpjax data": """
-        dpjax data
-        dpjax data covtype
-        dpjax data people.csv --template --label income --out schema.toml
-        dpjax data people.csv --check --schema schema.toml
-        dpjax data patients.csv --label sick --bounds ranges.json --check
-    """,
-    "dpjax ledger": """
-        dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6
-        dpjax run dp-tr --epsilon 1 --ledger visits.ledger
-        dpjax ledger show visits.ledger
-    """,
-    "dpjax ledger create": """
-        dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6
-        dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6 --unsampled
-    """,
-    "dpjax ledger show": "dpjax ledger show visits.ledger",
-    "dpjax ledger verify": "dpjax ledger verify visits.ledger",
-    "dpjax audit": """
-        dpjax audit dp-tr
-        dpjax audit gaussian --seed 0 --plot audit.png
-        dpjax audit --all --quick --json audits.json
-    """,
-    "dpjax compare": """
-        dpjax compare --algorithms dp-tr,dp-adam --epsilons 0.5,1,2
-        dpjax compare --data patients.csv --label sick --classes no,yes --bounds b.json
-    """,
-    "dpjax reproduce": """
-        dpjax reproduce erm table1 --quick
-        dpjax reproduce trust-region --out pictures
-    """,
+import dpjax
+from dpjax.accounting import RELATIONS
+from dpjax.algorithms import Algorithm
+from dpjax.reporting.page import check_path
+
+Options = Mapping[str, dict[str, Any]]
+"""What ``add_argument`` is told of each option, by its flag."""
+
+
+class Output(str):
+    """A path that a command writes to, which ``check`` looks at before any budget is spent."""
+
+    shown = "FILE"
+
+
+class Folder(str):
+    """A folder that a command writes to."""
+
+    shown = "DIR"
+
+
+class Input(str):
+    """A path that a command reads, which no output may replace, or the name of a data set."""
+
+    shown = "FILE"
+
+
+class Operand(Input):
+    """Such a path that is named without a flag."""
+
+
+def algorithms() -> dict[str, Callable[..., Algorithm]]:
+    """Returns the factories of all algorithms that a command can run, by name."""
+    return dpjax.ALGORITHMS | dpjax.baselines.BASELINES
+
+
+def taking(parameter: str) -> list[str]:
+    """Returns the names of the algorithms whose factories have this parameter.
+
+    >>> taking("domain")
+    ['dp-accmd']
+    """
+    every = algorithms().items()
+    return [name for name, factory in every if parameter in signature(factory).parameters]
+
+
+def listed(names: Iterable[str]) -> str:
+    """Returns what a help says of algorithms, above its examples."""
+    lines = (
+        textwrap.fill(
+            dpjax.baselines.EVERY[name].asks.replace("`", ""),
+            80,
+            initial_indent=f"  {name:15} ",
+            subsequent_indent=" " * 18,
+            break_on_hyphens=False,
+        )
+        for name in names
+    )
+    return "\n".join(["algorithms, and what a step asks of the data:", *lines, "\n"])
+
+
+def add(one: argparse.ArgumentParser, *groups: Options) -> None:
+    """Adds groups of options to a command."""
+    for flag, how in [option for group in groups for option in group.items()]:
+        shown = getattr(how.get("type"), "shown", None)
+        one.add_argument(flag, **({"metavar": shown} | how if shown else how))
+
+
+def destination(flag: str, how: Mapping[str, Any]) -> str:
+    """Returns the name that an option has among the arguments."""
+    return how.get("dest", flag.lstrip("-").replace("-", "_"))
+
+
+def given(arguments: argparse.Namespace, *groups: Options) -> dict[str, Any]:
+    """Returns the values of those options of the groups that the command has, by name."""
+    names = [destination(*option) for group in groups for option in group.items()]
+    return {name: getattr(arguments, name) for name in names if name in arguments}
+
+
+def _share(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"SHARE must be a number, got {text!r}; write --count after the algorithm."
+        ) from None
+
+
+FILES = "a CSV, NPZ, NPY or Parquet file"
+# dpjax checks names, and suggests the nearest one; argparse only lists them.
+ALGORITHM: Options = {
+    "algorithm": {
+        "nargs": "?",
+        "default": "dp-tr",
+        "metavar": "ALGORITHM",
+        "help": "one of those listed below (default: dp-tr)",
+    },
 }
-
-# What other libraries, or people, call an option of ours.
-_OTHER_NAMES = {
-    "--epochs": "--steps",
-    "--iterations": "--steps",
-    "--l2-norm-clip": "--clip-norm",
-    "--lr": "--learning-rate",
-    "--max-grad-norm": "--clip-norm",
-    "--output": "--save",
-    "--step-size": "--learning-rate",
-    "--target": "--label",
+DATA: Options = {
+    "--data": {
+        "type": Input,
+        "metavar": "DATA",
+        "default": "randhie",
+        "help": f"a name, or {FILES} (default: randhie)",
+    },
 }
+TABLE: Options = {  # all of it are arguments of dpjax.datasets.load
+    "--schema": {
+        "type": Input,
+        "help": "what each column of a file is, declared in TOML; `dpjax data FILE --template` "
+        "begins one. Use it instead of --label, --classes, --bounds and --intercept, which are for "
+        "tables of numbers",
+    },
+    "--label": {"metavar": "COLUMN", "help": "label column of a file"},
+    "--classes": {
+        "metavar": "A,B",
+        "help": "declared labels of a file, negative first, such as No,Yes",
+    },
+    "--bounds": {"type": Input, "help": "declared feature ranges of a file"},
+    "--intercept": {"action": "store_true", "help": "append a constant feature"},
+}
+UNIT: Options = {  # and of this
+    "--unit": {
+        "metavar": "COLUMN",
+        "help": "column of a file that says whose a record is, such as patient: all records of one "
+        "are protected together (default: each record by itself)",
+    },
+    "--max-records": {
+        "type": int,
+        "metavar": "K",
+        "help": "the first K records of a unit count; required with --unit, a declared number",
+    },
+    "--unit-type": {
+        "choices": ("number", "text"),
+        "help": "ids as whole numbers, of which 7, 7.0 and 007 are one, or as text (default: what "
+        "both read alike)",
+    },
+}
+OBJECTIVE: Options = {
+    "--objective": {
+        "help": f"one of softmax, {', '.join(dpjax.objectives.OBJECTIVES)} (default: by the "
+        "labels, logistic-nonconvex for two classes, softmax for more, least-squares for numbers); "
+        f"{', '.join(dpjax.objectives.SADDLES)} start at their saddle (all parameters 0)",
+    },
+    "--regularization": {
+        "type": float,
+        "help": "strength of the objective's penalty, a public number (default: the objective's; "
+        "for welsch, the one published for the data)",
+    },
+}
+RELATION: Options = {
+    "--relation": {
+        "default": "zero_out",
+        "help": f"neighbouring relation: {', '.join(RELATIONS)} (default: zero_out)",
+    },
+}
+DELTA: Options = {
+    "--delta": {"type": float, "help": "of the budget (default: 1/(10 n))"},
+    **RELATION,
+}
+BUDGET: Options = {
+    "--epsilon": {"type": float, "default": 1.0, "help": "of the budget (default: 1)"},
+    **DELTA,
+    "--accountant": {"default": "pld", "help": "pld, rdp or paper (default: pld)"},
+    "--data-size": {
+        "type": int,
+        "help": "declared number of records n (required under add_or_remove_one; default: that of "
+        "the data)",
+    },
+}
+ANSWERS: Options = {
+    "--estimate": {
+        "type": float,
+        "metavar": "EPSILON",
+        "help": "also release the accuracy on the training records, with noise; EPSILON, such as "
+        "0.1, is that of the accuracy alone, and the whole run keeps to --epsilon",
+    },
+    "--count": {
+        "type": _share,
+        "nargs": "?",
+        "const": 0.02,
+        "metavar": "SHARE",
+        "help": "also release how many records count, that is are not null, with noise; it spends "
+        "SHARE of the budget (default: 0.02, by which the training's noise grows by 1 percent)",
+    },
+}
+SETTINGS: Options = {  # each is an argument of some factories; the others say so
+    "--steps": {"type": int, "help": "number of iterations (default: the algorithm's)"},
+    "--batch-size": {
+        "type": int,
+        "help": "expected number of records in a batch, for algorithms that sample",
+    },
+    "--learning-rate": {
+        "type": float,
+        "dest": "step_size",
+        "metavar": "RATE",
+        "help": "step size, for algorithms that take one (default: the algorithm's)",
+    },
+    "--clip-norm": {
+        "type": float,
+        "metavar": "C",
+        "help": "bound on one record's gradient (default: the objective's Lipschitz constant)",
+    },
+    "--radius": {
+        "type": float,
+        "help": "trust radius of the first step, or radius of the noise ball, for "
+        f"{', '.join(taking('radius'))} (default: the algorithm's)",
+    },
+    "--domain": {
+        "metavar": "BALL:RADIUS",
+        "help": "ball that the parameters stay in, such as l1:10 or l2:10, for "
+        f"{', '.join(taking('domain'))}",
+    },
+}
+JSON: Options = {
+    "--json": {"type": Output, "help": "write the result as JSON"},
+}
+TRAINING: Options = {
+    "--seed": {"type": int, "help": "research only: reproducible, not for release"},
+    "--dry-run": {"action": "store_true", "help": "print guarantee, noise and cost; spend nothing"},
+    **JSON,
+    "--save": {"type": Output, "help": "write parameters and guarantee"},
+    "--ledger": {
+        "type": Input,
+        "help": "record the training or search in this ledger, if it fits the budget declared "
+        "there",
+    },
+    "--part": {"metavar": "NAME", "help": "the part of the ledger's data that it reads"},
+}
+MODEL: Options = {
+    "model": {"type": Operand, "metavar": "MODEL", "help": "a file that run --save wrote"},
+}
+PROBLEM = (ALGORITHM, DATA, OBJECTIVE, BUDGET, SETTINGS, TABLE, UNIT)
+"""What is trained on what, at which budget."""
 
 
-class Parser(argparse.ArgumentParser):
-    """The parser of ``dpjax`` and of each of its commands, whose examples are found by its name."""
+def check(arguments: argparse.Namespace) -> None:
+    """Raises if a path among the arguments cannot be written to at the end.
 
-    def __init__(self, **kwargs: Any):
-        kwargs["description"] = textwrap.fill(kwargs.get("description") or "", 80)
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
-        lines = textwrap.dedent(_EXAMPLES[self.prog]).strip()
-        self.epilog = f"examples:\n{textwrap.indent(lines, '  ')}"
+    Raises:
+      ValueError: naming the option and what is wrong with its path, for a path that two options
+        share, or one that would overwrite what the command reads.
+      ImportError: for a plot without matplotlib.
+    """
+    every = vars(arguments)
+    if every.get("part") and not every.get("ledger"):
+        raise ValueError("--part is a part that a ledger declares: give --ledger FILE too.")
+    taken = {
+        os.path.realpath(path): name.upper() if isinstance(path, Operand) else f"--{name}"
+        for name, path in every.items()
+        if isinstance(path, Input) and os.path.exists(path)
+    }
+    for name, path in every.items():
+        if isinstance(path, Output | Folder) and path:
+            _check_writable(f"--{name} {path} cannot be written", path)
+        if isinstance(path, Output) and path:
+            own = os.path.realpath(path)
+            if own in taken:
+                raise ValueError(
+                    f"--{name} and {taken[own]} both name {path}; choose another file."
+                )
+            taken[own] = f"--{name}"
+    if every.get("plot"):
+        dpjax.plotting.check_path(arguments.plot)
+    if every.get("report"):
+        check_path(arguments.report)
 
-    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] # as it is called
-        self, args: Sequence[str] | None = None, namespace: Any = None
-    ) -> tuple[Any, list[str]]:
-        """As the base class; an unknown option is an error that suggests the nearest one."""
-        found, rest = super().parse_known_args(args, namespace)
-        unknown = [word for word in rest if word.startswith("-")]
-        if unknown:
-            self.error(f"unknown option {unknown[0]}{self._suggestion(unknown[0])}")
-        return found, rest
 
-    def _suggestion(self, word: str) -> str:
-        word = word.partition("=")[0].casefold().replace("_", "-")
-        options = [text for action in self._actions for text in action.option_strings]
-        other = _OTHER_NAMES.get(word)
-        near = [other] if other in options else difflib.get_close_matches(word, options, n=1)
-        return f"; did you mean {near[0]}?" if near else "; see --help"
+def _check_writable(refused: str, path: Output | Folder) -> None:
+    is_folder = os.path.isdir(path)
+    if isinstance(path, Folder):
+        if os.path.exists(path) and not is_folder:
+            raise ValueError(f"{refused}: it is a file, but must be a folder.")
+    elif is_folder:
+        raise ValueError(f"{refused}: it is a folder.")
+    elif os.path.exists(path) and not (os.path.isfile(path) and os.access(path, os.W_OK)):
+        raise ValueError(f"{refused}: it exists and may not be overwritten.")
+    folder = path if is_folder else os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise ValueError(f"{refused}: its folder does not exist.")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"{refused}: {error.strerror}.") from error
+
+
+def write(*outputs: tuple[str | None, Callable[[str], object]]) -> int:
+    """Writes each file that is asked for and says so; returns 2 if any could not be written.
+
+    Each is a path, or None, and what writes there. The first is what the budget was spent on: where
+    it cannot be written at its path, it is kept among temporary files.
+    """
+    status = 0
+    for number, (path, writer) in enumerate(outputs):
+        if not path:
+            continue
+        try:
+            writer(path)
+            print(f"wrote {path}")
+        except OSError as error:
+            status = 2
+            print(f"dpjax: {path} could not be written: {error}", file=sys.stderr)
+            if number == 0:
+                kept = os.path.join(tempfile.gettempdir(), f"dpjax-{secrets.token_hex(8)}")
+                writer(kept)
+                print(f"dpjax: it is kept as {kept}", file=sys.stderr)
+    return status

@@ -5,7 +5,6 @@ import contextlib
 import csv
 import io
 import math
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +12,8 @@ from typing import Any, TextIO
 
 import dpjax
 from dpjax import _durable
-from dpjax.cli import outputs
+from dpjax.cli import options
+from dpjax.cli.parser import Parser
 from dpjax.display.bar import Bar
 from dpjax.display.cards import printable
 from dpjax.driver import PredictedRows, predict_table
@@ -26,10 +26,39 @@ _NOTE = (
     "model was trained on."
 )
 
+_EXAMPLES = """
+dpjax predict model new.csv --out predictions.csv
+dpjax predict model new.csv --probabilities
+"""
+_OPTIONS: options.Options = {
+    "data": {
+        "type": options.Operand,
+        "metavar": "DATA",
+        "help": f"{options.FILES} with the columns trained on, with or without labels; or a name",
+    },
+    "--out": {"type": options.Output, "help": "write to a file (default: standard output)"},
+    "--probabilities": {
+        "action": "store_true",
+        "help": "add a column for each class with its chance",
+    },
+}
+
+
+def add_options(one: Parser) -> None:
+    """Adds what the command takes."""
+    options.add(one, options.MODEL, _OPTIONS)
+    one.describe(
+        command,
+        "Predict labels by a saved model: CSV with one line for each record, in their order. A "
+        "record with a missing value or an undeclared level gets an empty cell. The guarantee "
+        "covers the model, but not predictions for the records it was trained on.",
+        _EXAMPLES,
+    )
+
 
 def command(arguments: argparse.Namespace) -> int:
     """Writes the predictions and returns 0."""
-    outputs.check(arguments, ["out"], {"model": "MODEL", "data": "DATA"})
+    options.check(arguments)
     model = dpjax.load(arguments.model)
     chances = arguments.probabilities
     table = predict_table(model, arguments.data, probabilities=chances)
@@ -105,10 +134,5 @@ def _writing(path: str | None) -> Iterator[TextIO]:
             yield text
             text.detach()  # which writes what is left; the file is closed once it is on the disk
         return
-    try:
-        yield sys.stdout
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever reads, such as head, has enough; Python would flush again at its end.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    yield sys.stdout
+    sys.stdout.flush()

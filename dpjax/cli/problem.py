@@ -1,4 +1,4 @@
-"""Builds the configured algorithm from arguments, for ``run`` and ``calibrate``."""
+"""What the options that commands share make: data, objective, budget and algorithm."""
 
 import argparse
 import contextlib
@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 
 import dpjax
 from dpjax import _validate
+from dpjax.accounting import Event
 from dpjax.algorithms import Algorithm
+from dpjax.cli import options
 from dpjax.datasets.labels import Label, labels_counted
 from dpjax.datasets.registry import SPECS
 from dpjax.datasets.sources import is_table_path, open_source
+from dpjax.driver import root_key
 
 
 class Setting(NamedTuple):
@@ -31,18 +34,10 @@ class Setting(NamedTuple):
 
 def load(arguments: argparse.Namespace) -> dpjax.Dataset:
     """Returns the data set that the arguments name."""
-    return dpjax.datasets.load(
-        arguments.data,
-        label=arguments.label,
-        bounds=arguments.bounds,
-        intercept=arguments.intercept,
-        classes=classes(arguments.classes),
-        memory_limit=memory(getattr(arguments, "memory_limit", None)),
-        unit=getattr(arguments, "unit", None),
-        max_records=getattr(arguments, "max_records", None),
-        unit_type=getattr(arguments, "unit_type", None),
-        schema=arguments.schema,
-    )
+    told = options.given(arguments, options.TABLE, options.UNIT)
+    told["classes"] = classes(arguments.classes)
+    told["memory_limit"] = memory(getattr(arguments, "memory_limit", None))
+    return dpjax.datasets.load(str(arguments.data), **told)
 
 
 def memory(text: str | None) -> int | None:
@@ -164,7 +159,7 @@ def configure(
     """Returns the algorithm for n records and ``dimension`` parameters."""
     name, budget, size = declared(arguments, n)
     make = functools.partial(
-        algorithms()[name],
+        options.algorithms()[name],
         objective,
         data_size=size,
         dimension=dimension,
@@ -184,7 +179,7 @@ def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyB
     Raises:
       ValueError: for an unknown name, or what is not declared where n is private.
     """
-    factories = algorithms()
+    factories = options.algorithms()
     if arguments.algorithm in dpjax.baselines.EVERY.keys() - factories.keys():
         function = dpjax.baselines.EVERY[arguments.algorithm].factory.__name__
         raise ValueError(f"{arguments.algorithm} runs in Python alone: dpjax.baselines.{function}.")
@@ -202,6 +197,17 @@ def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyB
     return name, dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation), size
 
 
+def check_spending(arguments: argparse.Namespace, event: Event | None) -> None:
+    """Raises where a training would: for a seed that is none, or a ledger that does not admit it.
+
+    The event is None where the training goes on and spends nothing more.
+    """
+    if arguments.seed is not None:
+        root_key(None, arguments.seed)
+    if arguments.ledger and event is not None:
+        dpjax.Ledger.read(arguments.ledger).of(arguments.part).check(event)
+
+
 def maker(
     arguments: argparse.Namespace, data: dpjax.Dataset, name: str, size: int
 ) -> Callable[..., Algorithm]:
@@ -209,7 +215,7 @@ def maker(
 
     What ``arguments`` set is the same in every training; of the data the number of features counts.
     """
-    factory, fixed = algorithms()[name], _settings(arguments, name)
+    factory, fixed = options.algorithms()[name], _settings(arguments, name)
 
     def make(budget: dpjax.PrivacyBudget, **setting: Any) -> Algorithm:
         own = argparse.Namespace(**vars(arguments))
@@ -243,18 +249,22 @@ def grid(words: list[str] | None, name: str) -> dict[str, list[Any]]:
     """
     if words is None:
         return dpjax.tuning.default_settings(dpjax.baselines.EVERY[name].grid, name)
-    takes = [*inspect.signature(algorithms()[name]).parameters, "regularization"]
+    takes = [*inspect.signature(options.algorithms()[name]).parameters, "regularization"]
     found: dict[str, list[Any]] = {}
     for word in words:
         option, equals, values = word.partition("=")
-        option = option.strip().replace("-", "_")
+        option = option.strip().replace("_", "-")
         if not equals or not values.strip():
             raise ValueError(
                 f"--grid must be NAME=VALUES, such as learning_rate=0.1,0.3,1, got {word!r}."
             )
-        parameter = _validate.choice(f"setting of {name}", _OPTIONS.get(option, option), takes)
+        how = options.SETTINGS.get(f"--{option}", {})
+        parameter = options.destination(option, how)
+        parameter = _validate.choice(f"setting of {name}", parameter, takes)
         if parameter in found:
-            raise ValueError(f"--grid names {option} twice; give all its values at once.")
+            raise ValueError(
+                f"--grid names {option.replace('-', '_')} twice; give all its values at once."
+            )
         found[parameter] = [_value(text.strip()) for text in values.split(",")]
     return found
 
@@ -266,52 +276,23 @@ def _value(text: str) -> Any:
     return text
 
 
-# Options that some algorithms have, and what their factories call them.
-_OPTIONS = {
-    "steps": "steps",
-    "batch_size": "batch_size",
-    "learning_rate": "step_size",
-    "clip_norm": "clip_norm",
-    "radius": "radius",
-    "domain": "domain",
-}
-
-
-def algorithms() -> dict[str, Callable[..., Algorithm]]:
-    """Returns the factories of all algorithms that a command can run, by name."""
-    return dpjax.ALGORITHMS | dpjax.baselines.BASELINES
-
-
-def taking(parameter: str) -> list[str]:
-    """Returns the names of the algorithms whose factories have this parameter.
-
-    >>> taking("domain")
-    ['dp-accmd']
-    """
-    return [
-        name
-        for name, factory in algorithms().items()
-        if parameter in inspect.signature(factory).parameters
-    ]
-
-
 def _settings(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     """Returns what the arguments set, by the names that the factory of ``name`` has for it."""
-    given: dict[str, Any] = {option: getattr(arguments, option) for option in _OPTIONS}
-    if given["domain"] is not None:
-        given["domain"] = ball(given["domain"])
     found = {}
-    for option, parameter in _OPTIONS.items():
-        if (value := given[option]) is None:
+    for flag, how in options.SETTINGS.items():
+        parameter = options.destination(flag, how)
+        value: Any = getattr(arguments, parameter)
+        if value is None:
             continue
-        names = taking(parameter)
-        flag = f"--{option.replace('_', '-')}"
+        names = options.taking(parameter)
         if name not in names:
             raise ValueError(
                 f"{name} takes no {flag[2:].replace('-', ' ')}; leave {flag} out, or take one of: "
                 f"{', '.join(names)}."
             )
-        if isinstance(value, float):
+        if parameter == "domain":
+            value = ball(value)
+        elif isinstance(value, float):
             _validate.positive(flag, value)
         found[parameter] = value
     return found

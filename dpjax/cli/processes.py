@@ -14,6 +14,7 @@ from collections.abc import Callable
 import jax
 
 from dpjax import distributed
+from dpjax.cli.options import Options
 from dpjax.placement.processes import ProcessLost
 
 # Holds, in the process that trains, the descriptor of its connection to its guard: the guard hears
@@ -32,30 +33,25 @@ _SPENT = (
 _LOST = f"another process of this run ended or cannot be reached, so this one ends. {_SPENT}"
 _KILLED = f"this process was killed; the system does so where memory runs out. {_SPENT}"
 _LINGER_SECONDS = 1.0
-
-
-def add_arguments(one: argparse.ArgumentParser) -> None:
-    """Adds the options of several processes."""
-    one.add_argument(
-        "--distributed",
-        action="store_true",
-        help="one of several processes, told by Slurm, Open MPI or a TPU pod which one it is",
-    )
-    one.add_argument(
-        "--coordinator",
-        metavar="HOST:PORT",
-        help="one of several processes: where process 0 is reached, with --processes, --process",
-    )
-    one.add_argument("--processes", type=int, metavar="N", help="how many there are")
-    one.add_argument("--process", type=int, metavar="I", help="which this is, from 0 on")
-    one.add_argument(
-        "--start-timeout",
-        type=float,
-        metavar="SECONDS",
-        default=distributed.START_SECONDS,
-        help="how long several processes wait for one another at the start (default: %(default)g); "
-        "more where they start further apart",
-    )
+OPTIONS: Options = {
+    "--distributed": {
+        "action": "store_true",
+        "help": "one of several processes, told by Slurm, Open MPI or a TPU pod which one it is",
+    },
+    "--coordinator": {
+        "metavar": "HOST:PORT",
+        "help": "one of several processes: where process 0 is reached, with --processes, --process",
+    },
+    "--processes": {"type": int, "metavar": "N", "help": "how many there are"},
+    "--process": {"type": int, "metavar": "I", "help": "which this is, from 0 on"},
+    "--start-timeout": {
+        "type": float,
+        "metavar": "SECONDS",
+        "default": distributed.START_SECONDS,
+        "help": "how long several processes wait for one another at the start (default: "
+        "%(default)g); more where they start further apart",
+    },
+}
 
 
 def asked_for(arguments: argparse.Namespace) -> bool:

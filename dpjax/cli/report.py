@@ -4,7 +4,7 @@ import argparse
 import importlib.metadata
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ from dpjax import _durable
 from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
+from dpjax.cli import problem
 from dpjax.cli.problem import Setting
 from dpjax.driver.answers import ANSWERS, ENDS, line
 from dpjax.reporting.facts import ITERATES
@@ -31,6 +32,25 @@ def warn(algorithm: Algorithm) -> None:
     """Prints what the budget leaves to be desired, before it is spent."""
     for remark in remarks(algorithm):
         print(f"warning: {remark}", file=sys.stderr)
+
+
+def statement(arguments: argparse.Namespace, algorithm: Algorithm, data: dpjax.Dataset) -> str:
+    """Returns the guarantee of a training as text."""
+    scale, seeded = data.preprocessing, arguments.seed is not None and not arguments.dry_run
+    declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
+    return guarantee.statement(algorithm, data.unit, seeded, *declared, arguments.part)
+
+
+def dry_run(
+    arguments: argparse.Namespace,
+    algorithm: Algorithm,
+    data: dpjax.Dataset,
+    costs: Sequence[str] = (),
+) -> int:
+    """Prints the guarantee and what a training costs; returns 1 if quotes of a CSV are wrong."""
+    print(statement(arguments, algorithm, data), *costs, sep="\n")
+    print("dry run: nothing was spent.")
+    return problem.flag_quotes(arguments.data, arguments.schema)
 
 
 def header(arguments: argparse.Namespace, setting: Setting) -> dict[str, Any]:

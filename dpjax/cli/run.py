@@ -11,18 +11,70 @@ import time
 from collections.abc import Iterator
 
 import jax
+import jax.numpy as jnp
 
 import dpjax
 from dpjax import _validate
 from dpjax.algorithms import Algorithm
-from dpjax.cli import outputs, plan, problem, processes, report
+from dpjax.cli import options, problem, processes, report
+from dpjax.cli.parser import Parser
 from dpjax.datasets.csv_files import few
 from dpjax.display.cards import printable
-from dpjax.driver import check_data, holds_run, root_key, starting_point
+from dpjax.driver import (
+    check_data,
+    holds_run,
+    root_key,
+    seconds_per_step,
+    starting_point,
+)
 from dpjax.placement.processes import Team
-from dpjax.results import guarantee
 
 _COMPILE_EVENT = "/jax/core/compile/"
+_TRIAL_ROWS = 65_536
+_EXAMPLES = """
+dpjax run
+dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
+dpjax run --data people.csv --schema schema.toml --save model --report report.html
+dpjax run --data patients.csv --label sick --classes no,yes --bounds b.json --save model
+dpjax run dp-tr --ledger visits.ledger --checkpoint run-1
+dpjax run dp-tr --epsilon 1 --estimate 0.1
+dpjax run dp-tr --epsilon 0.5 --dry-run
+"""
+_OPTIONS: options.Options = {
+    "--repeats": {
+        "type": int,
+        "help": "research only: this many runs, seeds vmapped in one compile",
+    },
+    "--exact": {"action": "store_true", "help": "add exact values of the data: NOT PRIVATE"},
+    "--plot": {"type": options.Output, "help": "draw the released history"},
+    "--report": {
+        "type": options.Output,
+        "help": "write guarantee, releases, coefficients and certificate as one page, .html",
+    },
+    "--checkpoint": {
+        "type": options.Folder,
+        "help": "save the run as it goes, or resume the run saved there; SECRET: it holds the key",
+    },
+    "--memory-limit": {
+        "metavar": "SIZE",
+        "help": "leave the rows of an NPY, Parquet or uncompressed NPZ file on disk where they "
+        "need more, such as 2GB, and read them in chunks; scaled rows are kept in a file without a "
+        "name in the same folder, if it may be written to; the result is the same",
+    },
+}
+
+
+def add_options(one: Parser) -> None:
+    """Adds what the command takes."""
+    options.add(one, *options.PROBLEM, options.ANSWERS, options.TRAINING, _OPTIONS)
+    options.add(one, processes.OPTIONS)
+    one.describe(
+        command,
+        "Train privately. The guarantee covers all that is printed but the times; --exact adds "
+        "what it does not cover.",
+        _EXAMPLES,
+        options.listed(options.algorithms()),
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -43,14 +95,9 @@ def _work(arguments: argparse.Namespace) -> int:
     check_data(algorithm, data, starting_point(algorithm, None))
     report.warn(algorithm)
     problem.say_labels(arguments, objective, data)
-    scale = data.preprocessing
-    declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
     if arguments.dry_run:
         everyone.from_first(functools.partial(_check_spending, arguments, algorithm))
-        print(guarantee.statement(algorithm, data.unit, False, *declared, arguments.part))
-        print("\n".join(plan.lines(algorithm, data)))
-        print("dry run: nothing was spent.")
-        return problem.flag_quotes(arguments.data, arguments.schema)
+        return report.dry_run(arguments, algorithm, data, costs(algorithm, data))
     if arguments.exact:
         print("warning: --exact prints exact values of the data, NOT PRIVATE", file=sys.stderr)
     begin = time.perf_counter()
@@ -72,8 +119,7 @@ def _work(arguments: argparse.Namespace) -> int:
             print("the parameters were not saved: next time give --save FILE")
     finally:  # what is spent is said, whether or not it could be written
         print()
-        seeded = arguments.seed is not None
-        print(guarantee.statement(algorithm, data.unit, seeded, *declared, arguments.part))
+        print(report.statement(arguments, algorithm, data))
     return status
 
 
@@ -83,16 +129,37 @@ def _check(arguments: argparse.Namespace) -> None:
     for name in ("save", "report", "checkpoint", "ledger", "distributed", "coordinator"):
         if getattr(arguments, name) and arguments.repeats is not None:
             raise ValueError(f"--{name} is for one training; it does not go with --repeats.")
-    outputs.check(arguments)
+    options.check(arguments)
 
 
 def _check_spending(arguments: argparse.Namespace, algorithm: Algorithm) -> None:
-    """Raises where the run would: for a seed that is none, or a ledger that does not admit it."""
-    if arguments.seed is not None:
-        root_key(None, arguments.seed)
     resumed = arguments.checkpoint and holds_run(arguments.checkpoint)
-    if arguments.ledger and not resumed:  # a run that goes on spends nothing more
-        dpjax.Ledger.read(arguments.ledger).of(arguments.part).check(algorithm.event)
+    # A run that goes on spends nothing more.
+    problem.check_spending(arguments, None if resumed else algorithm.event)
+
+
+def costs(algorithm: Algorithm, data: dpjax.Dataset) -> list[str]:
+    """Returns memory and estimated time, from made-up rows of the same width.
+
+    Privacy: reads the shape of the data only.
+    """
+    # The declared n: the real one may be private.
+    n, p = algorithm.queries[0].data_size, data.dimension
+    most = 1 if data.present is None else data.present.shape[1]  # records of one unit
+    arrays = 2 * n * most * (p + 1) * 4 + algorithm.max_steps * 40
+    resident = arrays + 6 * algorithm.dimension**2 * 8
+    # A batch that is drawn costs the same whatever n is, and is drawn from n.
+    sampled = not all(query.sampler.reads_all for query in algorithm.queries)
+    rows = n if sampled else min(n, _TRIAL_ROWS)
+    one = (rows,) if data.present is None else (rows, most)
+    examples = (jnp.full((*one, p), p**-0.5, jnp.float32), jnp.ones(one))
+    if data.present is not None:
+        examples = examples, jnp.ones(one, bool)
+    seconds = seconds_per_step(algorithm, examples) * n / rows * int(algorithm.steps)
+    return [
+        f"memory: about {resident / 2**20:,.0f} MiB of arrays, data included",
+        f"time: about {seconds:.2g} s after compiling",
+    ]
 
 
 def _train(
@@ -134,7 +201,7 @@ def _write(
         model=os.path.basename(arguments.save or "model"),
         exact={field: content[field] for field in report.EXACT},
     )
-    status = outputs.write(
+    status = options.write(
         (arguments.save, lambda path: dpjax.save(path, solution)),
         (arguments.json, lambda path: report.write_json(path, content)),
         (arguments.report, lambda path: page(solution, path)),

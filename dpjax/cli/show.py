@@ -8,15 +8,31 @@ from typing import Any
 import numpy as np
 
 import dpjax
-from dpjax.cli import outputs, report
+from dpjax.cli import options, report
+from dpjax.cli.parser import Parser
 from dpjax.display.cards import printable
 from dpjax.driver.answers import ANSWERS
 from dpjax.reporting import Facts, facts_of
 
+_EXAMPLES = """
+dpjax show model
+dpjax show model --json model.json
+"""
+
+
+def add_options(one: Parser) -> None:
+    """Adds what the command takes."""
+    options.add(one, options.MODEL, options.JSON)
+    one.describe(
+        command,
+        "Print what a saved model is and guarantees, all of it released or public.",
+        _EXAMPLES,
+    )
+
 
 def command(arguments: argparse.Namespace) -> int:
     """Prints what there is to say of the model, and returns 0."""
-    outputs.check(arguments, ["json"], {"model": "MODEL"})
+    options.check(arguments)
     facts = facts_of(dpjax.load(arguments.model))
     print(printable("\n".join(lines(facts))))
     if arguments.json:

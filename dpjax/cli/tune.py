@@ -5,15 +5,63 @@ import time
 from typing import Any
 
 import dpjax
-from dpjax.cli import outputs, problem, report
-from dpjax.driver import check_data, root_key, starting_point
-from dpjax.results import guarantee
+from dpjax.cli import options, problem, report
+from dpjax.cli.parser import Parser
+from dpjax.driver import check_data, starting_point
 from dpjax.tuning.score import ACCURACY
+
+_EXAMPLES = """
+dpjax tune --dry-run
+dpjax tune dp-gd --grid learning_rate=4,16,64 regularization=1e-4,1e-3
+dpjax tune dp-adam --trials 5 --grid learning_rate=1,2,4 clip_norm=0.25,1 --save model
+"""
+_OPTIONS: options.Options = {
+    "--grid": {
+        "nargs": "+",
+        "metavar": "NAME=VALUES",
+        "help": "settings to draw from, such as learning_rate=0.1,0.3,1 clip_norm=0.5,1, by the "
+        "names of the options or of the factory's arguments; regularization too (default: a grid "
+        "of the algorithm's)",
+    },
+    "--trials": {
+        "type": float,
+        "default": 10.0,
+        "help": "expected number of trainings (default: 10)",
+    },
+    "--cap": {
+        "type": int,
+        "help": "largest number of trainings; so many are always made (default: four times "
+        "--trials)",
+    },
+    "--shape": {
+        "type": float,
+        "default": 1.0,
+        "help": "of the distribution of their number: 1 is geometric, 0 logarithmic (default: 1)",
+    },
+    "--public": {
+        "type": options.Input,
+        "help": "score each training by its accuracy on these public records, which costs no "
+        "privacy, in place of a noisy accuracy on the training records",
+    },
+}
+
+
+def add_options(one: Parser) -> None:
+    """Adds what the command takes."""
+    options.add(one, *options.PROBLEM, _OPTIONS, options.TRAINING)
+    one.describe(
+        command,
+        "Train with settings drawn at random, and release the training of the highest noisy "
+        "accuracy. The budget covers the whole search: what is released, and that nothing else is. "
+        "Prints what the search costs against one training and against all settings trained once.",
+        _EXAMPLES,
+        options.listed(options.algorithms()),
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Searches and returns 0; whatever is wrong raises before anything is spent."""
-    outputs.check(arguments)
+    options.check(arguments)
     problem.objective(arguments)  # which it notes where none is named
     data = problem.load(arguments)
     name, budget, size = problem.declared(arguments, data.size)
@@ -32,16 +80,9 @@ def command(arguments: argparse.Namespace) -> int:
     report.warn(algorithm)
     problem.say_labels(arguments, algorithm.objective, data)
     print("\n".join(chosen.advice()), flush=True)
-    scale = data.preprocessing
-    declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
     if arguments.dry_run:
-        if arguments.seed is not None:
-            root_key(None, arguments.seed)
-        if arguments.ledger:
-            dpjax.Ledger.read(arguments.ledger).of(arguments.part).check(chosen.event)
-        print(guarantee.statement(algorithm, data.unit, False, *declared, arguments.part))
-        print("dry run: nothing was spent.")
-        return problem.flag_quotes(arguments.data, arguments.schema)
+        problem.check_spending(arguments, chosen.event)
+        return report.dry_run(arguments, algorithm, data)
     begin = time.perf_counter()
     tuned = dpjax.tuning.run_plan(
         chosen,
@@ -63,7 +104,7 @@ def command(arguments: argparse.Namespace) -> int:
         print("releasable: false (a research run: seeded)")
     content = result(arguments, chosen, data, tuned, time.perf_counter() - begin)
     try:
-        return outputs.write(
+        return options.write(
             (arguments.save, lambda path: dpjax.save(path, tuned)),
             (arguments.json, lambda path: report.write_json(path, content)),
         )

@@ -7,14 +7,13 @@ from collections.abc import Callable
 
 from dpjax import _validate, plotting
 from dpjax.experiments import figures, page, results
-from dpjax.experiments.papers import PAPERS
 from dpjax.experiments.results import Results
 from dpjax.experiments.runner import problem_rows
 from dpjax.experiments.spec import QUICK_SEEDS, Experiment, Plan
 
 
 def plan(
-    experiment: str | Experiment = "trust-region",
+    chosen: Experiment,
     figure: str = "all",
     *,
     quick: bool = False,
@@ -23,25 +22,16 @@ def plan(
     """Returns what is to be made, or raises before anything is computed.
 
     Args:
-      experiment: one of your own, or a name in ``PAPERS``.
+      chosen: the experiment.
       figure: one of its figures and tables, or ``"all"``.
       quick: few rows, seeds and epsilons; ``"all"`` is then what few problems serve, and data that
         are not on this machine are replaced.
       seeds: runs of each point; by default the experiment's, quick 2.
 
     Raises:
-      ValueError: for an unknown paper or figure, naming those there are, or a bad number.
+      ValueError: for an unknown figure, naming those there are, or a bad number.
       ImportError: if matplotlib is not installed.
-
-    >>> plan("trust-region", "fig6").trainings
-    350
-    >>> plan("trust-region", "fig3")  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ...
-    ValueError: unknown figure 'fig3'; did you mean ... Choose from: fig2, fig4, ...
     """
-    own = isinstance(experiment, Experiment)
-    chosen = experiment if own else PAPERS[_validate.choice("paper", experiment, PAPERS)]
     _validate.choice("figure", figure, [*chosen.figures, "all"])
     default = QUICK_SEEDS if quick else chosen.seeds
     seeds = default if seeds is None else _validate.positive_int("seeds", seeds)
@@ -56,7 +46,7 @@ def plan(
         if one.problems and not kept:
             del made[name]
     left_out = tuple(name for name in wanted if name not in made)
-    return Plan(chosen, made, seeds, quick, left_out, "" if own else "dpjax reproduce")
+    return Plan(chosen, made, seeds, quick, left_out)
 
 
 def run(

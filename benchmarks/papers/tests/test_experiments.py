@@ -1,7 +1,6 @@
 """Experiments: one runner that goes on where it was, one table, pages and pictures from it."""
 
 import dataclasses
-import json
 
 import chex
 import jax
@@ -10,13 +9,12 @@ import numpy as np
 import pytest
 
 import dpjax
+from benchmarks.papers import PAPERS, dpagem, erm, plan, spider
+from benchmarks.papers.__main__ import main
 from dpjax import experiments
-from dpjax.cli import main
 from dpjax.experiments import Experiment, Method, Problem, Tuning, files, metrics, runner
-from dpjax.experiments.papers import dpagem, erm, spider
 from dpjax.objectives import OBJECTIVES, logistic, logistic_l2, welsch
 
-PAPERS = experiments.PAPERS
 BUDGET = dpjax.PrivacyBudget(4.0, 1e-3)
 
 
@@ -93,7 +91,7 @@ def test_an_interrupted_run_goes_on_and_redraw_trains_nothing(
     name, stop_at, calls, pictures, no_data, monkeypatch, trainings, tmp_path, capsys
 ):
     monkeypatch.setitem(PAPERS, name, small(name))
-    command = ["reproduce", name, "all", "--quick", "--out", str(tmp_path)]
+    command = [name, "all", "--quick", "--out", str(tmp_path)]
     with monkeypatch.context() as undrawn:  # until the table is whole
         undrawn.setattr(files.figures, "draw", lambda *given: None)
         trainings.stop_at = stop_at
@@ -112,7 +110,7 @@ def test_an_interrupted_run_goes_on_and_redraw_trains_nothing(
         assert (tmp_path / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
     text = (tmp_path / f"{name}.md").read_text()
     assert "NOT PRIVATE" in text.splitlines()[0] and "A quick run" in text and absent in text
-    assert f"dpjax reproduce {name} all --quick" in text
+    assert f"python -m benchmarks.papers {name} all --quick" in text
     results = experiments.read(tmp_path / f"{name}.csv")
     noise = results.where(metric="epsilon_of_the_noise").rows()
     private = [row for row in noise if row.method != dpagem.NOISELESS]
@@ -123,16 +121,13 @@ def test_an_interrupted_run_goes_on_and_redraw_trains_nothing(
 
 # A command, and words of the message.
 BAD = {
-    "reproduce trust-region fig3": "fig3 fig2 fig10 table1 all",
-    "reproduce trust-regio": "trust-regio trust-region",
-    "reproduce erm table4": "table4 table1 table3 all",
-    "reproduce trust-region fig6 --seeds 0": "seeds 0",
-    "reproduce spider --redraw --out no": "spider.csv without --redraw",
-    "reproduce trust-region fig6": "ijcnn1 set DPJAX_DATA",
-    "reproduce dpagem fig1": "mnist set DPJAX_DATA",
-    "compare --algorithms dp-trr": "dp-trr dp-tr", "compare --algorithms dp-accmd": "domain",
-    "compare --epsilons one": "--epsilons one", "compare --epsilons -1": "epsilon -1",
-    "compare --seeds 0": "seeds 0", "compare --objective none": "none logistic",
+    "trust-region fig3": "fig3 fig2 fig10 table1 all",
+    "trust-regio": "trust-regio trust-region",
+    "erm table4": "table4 table1 table3 all",
+    "trust-region fig6 --seeds 0": "seeds 0",
+    "spider --redraw --out no": "spider.csv without --redraw",
+    "trust-region fig6": "ijcnn1 set DPJAX_DATA",
+    "dpagem fig1": "mnist set DPJAX_DATA",
 }  # fmt: skip
 
 
@@ -153,9 +148,9 @@ def test_bad_requests_name_what_there_is(words, names, no_data, capsys, tmp_path
     ("dpagem", "fig1 fig2 gap", 3, 3 * 9 + 9 * 3 + 8, "fig2"),
 ])  # fmt: skip
 def test_what_is_made_is_the_papers(name, figures, seeds, trainings, left_out):
-    whole, quick = experiments.plan(name), experiments.plan(name, quick=True)
+    whole, quick = plan(name), plan(name, quick=True)
     assert " ".join(whole.figures) == figures and whole.seeds == seeds
-    assert whole.command == f"dpjax reproduce {name} all" and whole.whole
+    assert whole.command == f"python -m benchmarks.papers {name} all" and whole.whole
     assert trainings is None or whole.trainings == trainings
     assert " ".join(quick.left_out) == left_out and quick.seeds == 2 and quick.trainings <= 150
     for problem in whole.problems:
@@ -168,7 +163,7 @@ def test_what_is_made_is_the_papers(name, figures, seeds, trainings, left_out):
         if name != "dpagem":  # which has no setting for a data set
             with pytest.raises(ValueError):
                 method.make(OBJECTIVES[kind](), BUDGET, data_size=1_000, dimension=3)
-    assert experiments.plan("trust-region", "fig4", quick=True).figures.keys() == {"fig4"}
+    assert plan("trust-region", "fig4", quick=True).figures.keys() == {"fig4"}
 
 
 def own(*methods, tuning=None, seeds=2, **problem):
@@ -351,28 +346,6 @@ def test_colours_are_of_order_one(monkeypatch):
     monkeypatch.setattr(dpagem.datasets, "load", lambda name: stored)
     data = dpagem.colours()
     assert data.x.dtype == np.float32 and data.x.max() == 2.0 and data.name == "cifar10-fifth"
-
-
-def test_algorithms_are_compared_on_a_table_in_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    random = np.random.default_rng(0)
-    lines = [f"{a:.3f},{b:.3f},{'yes' if a > b else 'no'}" for a, b in random.random((200, 2))]
-    (tmp_path / "t.csv").write_text("\n".join(["a,b,sick", *lines]) + "\n")
-    (tmp_path / "b.json").write_text('{"a": [0, 1], "b": [0, 1]}')
-    words = """compare --data t.csv --label sick --classes no,yes --bounds b.json --delta 1e-3
-        --objective logistic --algorithms dp-gd,dp-tr --epsilons 1,4 --seeds 2 --out made"""
-    assert main([*words.split(), "--json", "c.json"]) == 0
-    printed = capsys.readouterr()
-    assert "NOT PRIVATE" in printed.err and "a release" in printed.err
-    assert "NOT PRIVATE: exact values" in printed.out and "accepted labels" in printed.out
-    content = json.loads((tmp_path / "c.json").read_text())
-    assert content["releasable"] is False and len(content["exact_results"]) == 2 * 2 * 3
-    results, one = experiments.read(tmp_path / "made/compare.csv"), content["exact_results"][0]
-    mean = results.mean(one["metric"], method="dp-gd", epsilon=1.0)
-    assert one["algorithm"] == "dp-gd" and one["mean"] == pytest.approx(mean)
-    text = (tmp_path / "made/compare.md").read_text()
-    assert "NOT PRIVATE" in text.splitlines()[0] and "untuned" in text and "one row" in text
-    assert (tmp_path / "made/compare.png").exists()
 
 
 def test_an_objective_of_your_own_needs_no_margin(tmp_path, pictures):

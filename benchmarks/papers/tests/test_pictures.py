@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
+from benchmarks.papers import PAPERS
 from dpjax import experiments, plotting
 from dpjax.experiments import figures, looks
 
-GALLERY = pathlib.Path(__file__).parent.parent / "benchmarks" / "gallery"
+GALLERY = pathlib.Path(__file__).parents[2] / "gallery"
 PICTURES = [(path.parent.name, path.stem) for path in sorted(GALLERY.glob("*/*.png"))]
-COMPARED = [name for name, paper in experiments.PAPERS.items() if paper.methods]
+COMPARED = [name for name, paper in PAPERS.items() if paper.methods]
 
 
 @pytest.fixture(scope="module", params=PICTURES, ids="/".join)
@@ -23,7 +24,7 @@ def picture(request):
     name, figure = request.param
     tables = [GALLERY / name / f"{table}.csv" for table in (name, figure)]
     results = experiments.read(next(table for table in tables if table.exists()))
-    shown, saved = experiments.PAPERS[name].figures[figure], []
+    shown, saved = PAPERS[name].figures[figure], []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matplotlib.figure.Figure, "savefig", lambda one, *_, **__: saved.append(one))
         figures.draw(shown.picture, shown.problems, results, f"{figure}.png")
@@ -91,7 +92,7 @@ def test_names_beside_the_lines_do_not_overlap(picture):
 
 @pytest.mark.parametrize("name", COMPARED)
 def test_no_two_methods_of_a_paper_share_a_colour_or_a_marker(name):
-    curves = experiments.PAPERS[name].methods
+    curves = PAPERS[name].methods
     for one, other in itertools.combinations(curves, 2):
         first, second = looks.look(one.label), looks.look(other.label)
         if name == "trust-region" and one.factory == other.factory:

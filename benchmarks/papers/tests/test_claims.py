@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 import dpjax
+from benchmarks.papers import PAPERS, dpagem, erm, perturbed, plan, spider
 from dpjax import experiments
 from dpjax.experiments import Results, claims, figures, page, results
-from dpjax.experiments.papers import dpagem, erm, perturbed, spider
 
-PAPERS = experiments.PAPERS
-GALLERY = pathlib.Path(__file__).parent.parent / "benchmarks" / "gallery"
+GALLERY = pathlib.Path(__file__).parents[2] / "gallery"
 
 
 @functools.cache
@@ -176,8 +175,8 @@ def test_slopes_and_crossings_are_those_of_algebra():
 def test_the_pages_of_the_gallery_are_what_its_tables_give(name):
     """Every table, verdict and word of the five pages; ``--redraw`` writes them again."""
     (path,) = (GALLERY / name).glob("*.csv")
-    plan = experiments.plan(name, path.stem if path.stem in PAPERS[name].figures else "all")
-    assert page.write(plan, Results(gallery(name))) == path.with_suffix(".md").read_text()
+    made = plan(name, path.stem if path.stem in PAPERS[name].figures else "all")
+    assert page.write(made, Results(gallery(name))) == path.with_suffix(".md").read_text()
 
 
 def test_the_page_says_whether_the_optimum_is_the_known_one():

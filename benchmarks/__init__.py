@@ -1,0 +1,1 @@
+"""Benchmarks: scripts, and the papers whose results are reproduced."""

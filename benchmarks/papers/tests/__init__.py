@@ -1,0 +1,1 @@
+"""The papers' suite: ``python -m pytest benchmarks/papers``."""
