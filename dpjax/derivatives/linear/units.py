@@ -154,7 +154,7 @@ def prepare_units(
     chunks = -(-_blocks_of_share(n, rows) // at_once)  # of a share
     count = -(-n // share) * chunks * at_once
 
-    def some_blocks(i: Array, out: PreparedUnits) -> PreparedUnits:
+    def some_blocks(i: Array) -> PreparedUnits:
         place = i % chunks * at_once * held + jnp.arange(at_once * held)
         position = i // chunks * share + place
         unit = jnp.minimum(position, n - 1)
@@ -176,7 +176,7 @@ def prepare_units(
 
         beside = kind.beside(jnp.where(valid, label, 0))
         columns = directions.reshape(at_once, held, rows, p).transpose(0, 3, 2, 1)
-        parts = PreparedUnits(
+        return PreparedUnits(
             columns.reshape(at_once, p, rows * held),
             by_row(radius),
             by_row(weight),
@@ -186,13 +186,7 @@ def prepare_units(
             None if beside is None else by_row(beside),
         )
 
-        def put(whole: Array, part: Array) -> Array:
-            return lax.dynamic_update_slice_in_dim(whole, part, i * at_once, axis=0)
-
-        return jax.tree.map(put, out, parts)
-
-    empty = _no_units(count, held, (rows, p), at_once, dtype, kind)
-    return lax.fori_loop(0, count // at_once, some_blocks, empty)
+    return records.stacked(count, at_once, some_blocks)
 
 
 def count_units(units: PreparedUnits) -> Float[Expansion, ""]:
@@ -204,23 +198,6 @@ def count_units(units: PreparedUnits) -> Float[Expansion, ""]:
 
     one = Summand((), jnp.dtype("float32"), bound=1.0)
     return sum_chunks(len(units.weight), units.width, contribution, one)
-
-
-def _no_units(
-    count: int, held: int, shape: tuple[int, int], width: int, dtype: jnp.dtype, labels: Signs
-) -> PreparedUnits:
-    """Room for ``count`` blocks of ``held`` units of (rows, p)."""
-    rows, p = shape
-    zeros = jnp.zeros((count, held * rows), dtype)
-    return PreparedUnits(
-        jnp.zeros((count, p, held * rows), dtype),
-        zeros,
-        zeros,
-        jnp.zeros((count, rows * (rows + 1) // 2 * held), dtype),
-        rows,
-        width,
-        None if labels.beside(zeros) is None else zeros,
-    )
 
 
 def _diagonals(rows: int) -> list[int]:
