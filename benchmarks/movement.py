@@ -79,9 +79,8 @@ def distances(query, data, params, public, order):
 
     def exact(examples):
         records = query.sampler.prepare(order, bind(query, examples))
-        memory = query.memory(records, params, **public)
-        known = public if memory is None else public | {"memory": memory}
-        return tuple(part.leading for part in query.exact(records, params, **known))
+        secret = query.secret_arguments(order, records, params, **public)
+        return tuple(part.leading for part in query.exact(records, params, **public | secret))
 
     parts = zip(lax.map(exact, data), units_of(query, params, public), strict=True)
     values = jnp.concatenate([(v / unit).reshape(VARIANTS, -1) for v, unit in parts], axis=1)
@@ -105,8 +104,8 @@ def run(algorithm, data, key):
     first = jax.tree.map(lambda leaf: leaf[0], data)
     bound = bind_with_key(algorithm, bind_records(algorithm, first), key)
 
-    def watched(step, secrets, go_on):
-        asking, moved = Asking(bound, step, secrets), [jnp.zeros(2 * VARIANTS - 1)]
+    def watched(step, go_on):
+        asking, moved = Asking(bound, step), [jnp.zeros(2 * VARIANTS - 1)]
 
         def ask(query, params, **public):
             answer = asking(query, params, **public)
@@ -114,23 +113,19 @@ def run(algorithm, data, key):
             return answer
 
         result = go_on(asking.key, ask)
-        return result, asking.secrets, jnp.max(jnp.stack(moved), axis=0)
+        return result, jnp.max(jnp.stack(moved), axis=0)
 
-    def one(carry, step):
-        state, secrets = carry
+    def one(state, step):
         over = algorithm.done(state)
-        (state, _), secrets, moved = watched(
-            step, secrets, lambda key, ask: algorithm.step(key, state, ask)
-        )
-        return (state, secrets), jnp.where(over, 0, moved)
+        (state, _), moved = watched(step, lambda key, ask: algorithm.step(key, state, ask))
+        return state, jnp.where(over, 0, moved)
 
     def end(key, ask):
         return algorithm.certify(key, algorithm.close(key, state, ask), ask, False)
 
     params = jax.random.normal(start, (algorithm.dimension,)) * jax.random.choice(scale, SCALES)
-    carry = loop.start(bound, params)
-    (state, secrets), moved = lax.scan(one, (carry.state, carry.secrets), jnp.arange(STEPS))
-    _, _, last = watched(jnp.array(algorithm.max_steps), secrets, end)
+    state, moved = lax.scan(one, loop.start(bound, params).state, jnp.arange(STEPS))
+    _, last = watched(jnp.array(algorithm.max_steps), end)
     return jnp.maximum(moved.max(axis=0), last)
 
 

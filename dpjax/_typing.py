@@ -18,15 +18,6 @@ Relation = Literal["zero_out", "replace_one", "add_or_remove_one"]
 _Class = TypeVar("_Class", bound=type)
 
 
-def is_own(value: Any) -> bool:
-    """Returns whether the class of ``value`` is dpjax's, whose bounds and counts its tests check.
-
-    >>> is_own(object())
-    False
-    """
-    return type(value).__module__.split(".")[0] == "dpjax"
-
-
 def static(**kwargs) -> Any:
     """Returns a dataclass field that is structure, not a number: a change of it compiles anew."""
     return dataclasses.field(metadata={"static": True}, **kwargs)

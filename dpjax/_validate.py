@@ -134,6 +134,11 @@ def positive_int(name: str, value: Any) -> int:
     return number
 
 
+def optional_count(name: str, value: Any) -> int | None:
+    """Returns None for None, else as ``positive_int``."""
+    return None if value is None else positive_int(name, value)
+
+
 def choice(
     name: str, value: Any, options: Iterable[str], other_names: Mapping[str, str] | None = None
 ) -> str:

@@ -94,8 +94,8 @@ def float64(value: Array | float) -> Array:
 def _refused(*_: Any) -> Any:
     raise ValueError(
         "this training needs float64, which a TPU does not have: ball noise, private Newton, "
-        "minimizers, an exact anchor, Spider's scores (candidates=0 takes the last iterate), "
-        "private selection (selection_epsilon=0 takes released gradients), accumulate, networks by "
+        "minimizers, Spider's scores (candidates=0 takes the last iterate), private "
+        "selection (selection_epsilon=0 takes released gradients), accumulate, networks by "
         "book-keeping or layer, all under add_or_remove_one, and units of several records unless "
         "the TPU is JAX's default device. Run it on a CPU or GPU, or declare relation='zero_out' "
         "and what is not in this list (docs/accelerators.md)."

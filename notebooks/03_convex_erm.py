@@ -135,7 +135,7 @@ show(stochastic(budget))
 # since the anchor. Near the anchor that is little, so the luck of the batch matters little; and no
 # record can change by much, so the change needs little noise. Both answers carry noise of their
 # own. (The method's paper, by Wang, Ye and Xu, 2017, keeps the anchor's gradient exact and secret,
-# and adds one larger noise to the sum of both at every step: `anchor="exact"`.)
+# and adds one larger noise to the sum of both at every step: `benchmarks/papers` has that form.)
 
 
 # %%

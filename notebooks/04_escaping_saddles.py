@@ -22,6 +22,7 @@
 
 # %%
 import dataclasses
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,10 @@ from scipy.stats import norm
 
 import dpjax
 from dpjax.driver import trajectory
+
+# A method that dpjax itself does not have: the notebooks' own repository has it, beside them.
+sys.path.append("..")
+from benchmarks.papers.variants.spiders import fixed_batch_spider
 
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"  # safe for colour-blind eyes
 plt.rcParams.update(
@@ -199,7 +204,7 @@ def spider(budget, **more):
 
 
 def fixed(budget):
-    return dpjax.baselines.fixed_batch_spider(objective, budget, candidates=0, **sizes)
+    return fixed_batch_spider(objective, budget, candidates=0, **sizes)
 
 
 METHODS = {

@@ -90,7 +90,9 @@ def run(notebook: nbformat.NotebookNode) -> None:
             record_timing=False,
         )
         try:
-            client.execute(env={**os.environ, "IPYTHONDIR": folder, "MPLCONFIGDIR": folder})
+            # What stands in the repository, and not in the wheel, is found by a notebook beside it.
+            own = {"IPYTHONDIR": folder, "MPLCONFIGDIR": folder, "PYTHONPATH": str(HERE.parent)}
+            client.execute(env={**os.environ, **own})
         except CellTimeoutError as error:
             raise Failed(f"a cell took more than {SECONDS_PER_CELL} s.") from error
         except (CellExecutionError, DeadKernelError) as error:

@@ -20,10 +20,10 @@ PROXIMAL = dpjax.objectives.logistic_l2()
 SPIDERS = [name for name, example in EXAMPLES.items() if example.single_pass]
 # Those that have another's class and queries, with other numbers: what is of the program, and takes
 # long, is tested of the other; tests/test_contract.py holds them to it.
-SAME_PROGRAM = ("dp-sgd", "dp-svrg++", "spider-fixed", "spider-boost")
+SAME_PROGRAM = ("dp-sgd", "dp-svrg++")
 # Those that have another's queries: what is of a query is tested of the other; the same test holds
 # them to it.
-SAME_QUERY = ("dp-accmd", "dpagem", "gauss-psgd")
+SAME_QUERY = ("dp-accmd", "dpagem")
 # Those whose guarantee is at epsilon 0, with all of delta spent: ball noise has no other epsilon.
 DELTA_ONLY = [name for name, example in EXAMPLES.items() if example.delta_only]
 

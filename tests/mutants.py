@@ -55,7 +55,6 @@ from dpjax.mechanisms import noise as laws
 from dpjax.mechanisms.fixed_point import FRACTION
 from dpjax.oracles import (
     AccuracyQuery,
-    AnchoredQuery,
     DifferenceQuery,
     EstimateQuery,
     GradientQuery,
@@ -702,6 +701,11 @@ def _(patch):
     patch.setattr(oracles, "sum_slack", lambda rows, relation, any_order, **_: 0.0)
 
 
+@mutant("a query takes over how its base's sums are made")
+def _(patch):
+    patch.setattr(oracles.Query, "__init_subclass__", classmethod(lambda cls: None))
+
+
 @mutant("all steps booked as one")
 def _(patch):
     event = oracles.Query.event
@@ -825,16 +829,6 @@ def _(patch):
         return whole(self, params, **public) / (1 if params is None else 2)
 
     patch.setattr(DifferenceQuery, "bound", half)
-
-
-@mutant("a drawn record's part at the anchor not hidden")
-def _(patch):
-    patch.setattr(AnchoredQuery, "bound", lambda self, *_, **__: self.clip_norm)
-
-
-@mutant("the part of a record that is not drawn not booked")
-def _(patch):
-    patch.setattr(AnchoredQuery, "idle", property(lambda self: 0.0))
 
 
 # Book-keeping.

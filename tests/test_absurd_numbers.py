@@ -221,8 +221,8 @@ EXTREME = [
     ("spider", {"alpha": 1e-308}),
     ("spider", {"hessian_lipschitz": 5e-324}),
     ("dp-gd-selected", {"step_size": 5e-324}),
-    ("spider-fixed", {"alpha": 5e-324}),
-    ("spider-boost", {"period": 10**18}),
+    ("spider", {"alpha": 5e-324}),
+    ("spider", {"horizon": 10**18}),
 ]
 
 

@@ -21,8 +21,6 @@ PROGRAMS = programs.programs()
 BY_RELEASED_VALUES = {
     "dp-gd-selected": ("(by released gradients)", ["gradient"]),
     "spider": ("(last iterate)", ["estimate"]),
-    "spider-boost": ("(last iterate)", ["estimate"]),
-    "spider-fixed": ("(last iterate)", ["estimate"]),
 }
 KEY = jax.random.key(0)
 X, Y = toy_records()
@@ -137,7 +135,6 @@ def test_a_default_output_needs_no_float64_on_a_tpu_and_says_which_it_is(name):
 
 ASKED_IN_FLOAT64 = {
     "add_or_remove_one": ("dp-gd", {"budget": dpjax.PrivacyBudget(1, 1e-4, "add_or_remove_one")}),
-    "an exact anchor": ("dp-svrg", {"anchor": "exact"}),
     "scores": ("spider", {"candidates": 2}),
     "selection_epsilon": ("dp-gd-selected", {"selection_epsilon": 0.1}),
 }

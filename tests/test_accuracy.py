@@ -193,22 +193,6 @@ def test_the_training_is_the_one_it_would_be_and_the_estimate_is_near():
             lambda: build(dpjax.stochastic_spider, PrivacyBudget(8.0, 1e-3), batch_size=8),
             "reads each record only once",
         ),
-        (
-            lambda: dpjax.with_accuracy(
-                functools.partial(
-                    dpjax.dp_svrg,
-                    dpjax.objectives.logistic_l2(0.1),
-                    data_size=N,
-                    dimension=P,
-                    anchor="exact",
-                    epochs=2,
-                    epoch_length=3,
-                    batch_size=8,
-                ),
-                BUDGET,
-            ),
-            "with an exact anchor cannot release the accuracy",
-        ),
         (lambda: dpjax.solve(plain(), records(), seed=0).accuracy_interval(), "with_accuracy"),
     ],
 )

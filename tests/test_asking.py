@@ -11,13 +11,13 @@ import pytest
 from factories import FACTORIES, SPIDERS, make, toy, toy_records, unit_records
 
 import dpjax
-from dpjax._typing import Array, PyTree, pytree_dataclass, static
+from dpjax._typing import Array, pytree_dataclass, static
 from dpjax.accounting import Event
 from dpjax.algorithms.common import Single
 from dpjax.baselines import objective_perturbation, output_perturbation
-from dpjax.driver import asking, loop, progress, trajectory
+from dpjax.driver import asking, loop, prepare, program, progress, trajectory
 from dpjax.mechanisms import derive
-from dpjax.oracles import GradientQuery, Query, Setting
+from dpjax.oracles import GradientQuery, Setting
 from dpjax.sampling import Ordered, SinglePass
 
 N, P, STEPS = 60, 3, 4
@@ -133,7 +133,7 @@ def test_what_repeats_noise_or_exceeds_the_event_is_refused_first(how, words, tr
     def never(*arguments, **more):
         raise AssertionError("something was asked")
 
-    for place, name in ((loop, "_solve"), (loop, "_follow"), (progress, "_start")):
+    for place, name in ((program, "_solve"), (program, "_follow"), (progress, "_start")):
         monkeypatch.setattr(place, name, never)
     key = dpjax.random_key()
     with pytest.raises(ValueError, match=words):
@@ -146,8 +146,8 @@ def test_what_repeats_noise_or_exceeds_the_event_is_refused_first(how, words, tr
     "how", ["twice", "in scan", "in jit", "in vmap", "in cond", "another", "closed and certified"]
 )
 def test_the_driver_itself_refuses_while_tracing(how, monkeypatch):
-    """Also an algorithm of dpjax's own, which is not tried before; inside ``jit`` as well."""
-    monkeypatch.setattr(Descent, "__module__", "dpjax.algorithms.planted")
+    """Also one that is not tried before; inside ``jit`` as well."""
+    monkeypatch.setattr(prepare, "check_questions", lambda *given: None)
     with pytest.raises(ValueError, match="GradientQuery is"):
         jax.jit(lambda key: dpjax.solve(build(how), records(), key=key).params)(KEY)
 
@@ -224,9 +224,6 @@ def test_every_factory_asks_what_its_event_counts(name, relation):
             **more,
         ),
         lambda **more: dpjax.dp_stochastic_trust_region(batch_size=(10, 20, 30), **more),
-        lambda **more: dpjax.dp_svrg(
-            anchor="exact", epochs=2, epoch_length=3, batch_size=5, **more
-        ),
         lambda **more: output_perturbation(**more),
         lambda **more: objective_perturbation(**more),
     ],
@@ -308,26 +305,21 @@ def test_a_sampler_arranges_the_records():
         )
 
 
-# What a query remembers.
+# What is secret within an answer.
 
 
 @pytree_dataclass
-class Remembering(GradientQuery):
-    """Adds to the gradient what it remembers: the sum of rows, scaled, of when it was renewed."""
+class WithSecret(GradientQuery):
+    """Answers with a sum over all records, whichever are in the batch."""
 
-    def memory(self, records: PyTree, params: Array, **public: Any) -> Array:
-        return jnp.sum(records[0], axis=0) * public["scale"]
+    closed_form = False
 
-    def renews(self, **public: Any) -> Array:
-        return public["renew"]
+    def secret_arguments(self, key, records, params, **public):
+        return {"whole": jnp.sum(records[0], axis=0) * public["scale"]}
 
     def exact(self, records, params, mask=None, **public):
         (total,) = super().exact(records, params, mask)
-        return (dataclasses.replace(total, terms=(public["memory"],)),)
-
-    @property
-    def closed_form(self):
-        return False
+        return (dataclasses.replace(total, terms=(public["whole"],)),)
 
 
 class Count(NamedTuple):
@@ -337,45 +329,32 @@ class Count(NamedTuple):
 
 @pytree_dataclass
 class Watching(Descent):
-    """Renews at every third step, with a scale of its own each."""
+    """Asks with a scale of its own at each step."""
 
     def init(self, params):
         return Count(params, jnp.zeros((), jnp.int32))
 
     def step(self, key, state, ask):
-        third = state.taken // 3
-        answer = ask(
-            self.query, state.params, renew=state.taken % 3 == 0, scale=third.astype(float) + 1.0
-        )
+        answer = ask(self.query, state.params, scale=state.taken.astype(float))
         return Count(answer, state.taken + 1), Info(jnp.linalg.norm(answer))
 
 
-def test_a_query_from_outside_remembers_and_renews():
-    setting = Setting(dpjax.objectives.logistic(), N, "zero_out")
-    query = Remembering(setting=setting, noise_multiplier=1e-9, clip_norm=1.0)
+def test_a_query_from_outside_reads_all_records_anew_for_each_answer():
+    """And nothing of it is in what one step hands to the next."""
+    budget = dpjax.PrivacyBudget(1.0, 1e-4)
+    sampler = dpjax.sampling.poisson(5, N, budget=budget, count=7)
+    setting = Setting(dpjax.objectives.logistic(), N, "zero_out", sampler)
+    query = WithSecret(setting=setting, noise_multiplier=1e-9, clip_norm=1.0)
     algorithm = build(query=query)
     fields = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
     watching = Watching(**(fields | {"steps": 7}))
     x, y = records()
     bound, carry = progress._start(watching, (x, y), KEY, jnp.zeros(P))
-    assert not bool(carry.secrets.known)
-    for steps in (1, 3, 4, 7):
+    assert carry._fields == ("step", "state", "history")
+    for steps in (1, 3, 7):
         carry = progress._advance(bound, carry, steps)
-        scale = (steps - 1) // 3 + 1
-        np.testing.assert_allclose(
-            carry.secrets.values["gradient"], scale * x.sum(axis=0), rtol=1e-5
-        )
-        np.testing.assert_allclose(carry.state.params, scale * x.sum(axis=0) / N, rtol=1e-4)
-        # Forgotten, as after a crash, and computed again.
-        empty = jax.tree.map(jnp.zeros_like, carry.secrets)
-        carry = carry._replace(secrets=empty)
-
-
-def test_queries_remember_nothing_unless_they_say_so():
-    query = build().query
-    assert Query.memory(query, None, None) is None and Query.renews(query) is False
-    _, carry = progress._start(build(), records(), KEY, jnp.zeros(P))
-    assert carry.secrets is None
+        expected = (steps - 1) * x.sum(axis=0) / 5
+        np.testing.assert_allclose(carry.state.params, expected, rtol=1e-4, atol=1e-6)
 
 
 # The iterates.

@@ -121,7 +121,7 @@ def check_noise(name, every):
             continue
         if noise["sampling"] == "single_pass":
             assert noise["count"] == 1 and noise["sampling_probability"] is None
-            assert name == "gauss-psgd" or len(noise["parts"]) == 2
+            assert len(noise["parts"]) == 2
             continue
         if noise["sampling"] != "none":
             assert 0 < noise["sampling_probability"] < 1 and noise["capacity"] > 0

@@ -35,7 +35,7 @@ from scipy import stats
 
 import dpjax
 from dpjax.accounting import ACCOUNTANTS, RELATIONS, records_moved
-from dpjax.driver import loop
+from dpjax.driver import prepare, program
 from dpjax.oracles import bind
 
 EVERY = list(FACTORIES)
@@ -180,7 +180,7 @@ def test_an_algorithm_is_a_frozen_pytree_whose_numbers_are_leaves(name):
 @each_program
 def test_epsilon_key_and_data_of_one_shape_do_not_retrace(name, monkeypatch):
     # It traces the loss of one record, to see whether what that reads has changed.
-    monkeypatch.setattr(loop, "drop_outdated", lambda *given: None)
+    monkeypatch.setattr(prepare, "drop_outdated", lambda *given: None)
     counted = Counted()
     budgets = [dpjax.PrivacyBudget(eps, 1e-4) for eps in (0.5, 1.0, 4.0)]
     algorithms = [build(name, budget, counted.objective) for budget in budgets]
@@ -218,12 +218,12 @@ def test_a_sweep_of_penalties_is_one_vmap():
         build("dp-tr", objective=dpjax.objectives.logistic_l2(strength)) for strength in strengths
     ]
     batch = jax.vmap(lambda algorithm: dpjax.solve(algorithm, data, key=KEY))(stacked(algorithms))
-    compiled = loop._solve._cache_size()
+    compiled = program._solve._cache_size()
     dpjax.solve(algorithms[0], data, key=KEY)
     for i, algorithm in enumerate(algorithms):
         one = jax.tree.map(lambda leaf, i=i: leaf[i], batch)
         assert_close(one, dpjax.solve(algorithm, data, key=KEY))
-    assert loop._solve._cache_size() <= compiled + 1
+    assert program._solve._cache_size() <= compiled + 1
     # Another penalty is another training: its noise is fresh.
     multipliers = np.asarray(batch.history.gradient_norm)[:, 0]
     assert len(set(multipliers.tolist())) == len(strengths)
@@ -605,7 +605,7 @@ def test_c49_records_are_arguments_of_the_program_and_not_constants_in_it(name):
     texts = set()
     for seed in (0, 1):
         examples = jax.tree.map(jnp.asarray, records(seed))
-        lowered = loop._solve.lower(
+        lowered = program._solve.lower(
             build(name), examples, KEY, jnp.zeros(P), unit="row", unit_rows=False
         )
         texts.add(lowered.as_text())

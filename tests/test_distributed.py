@@ -113,7 +113,7 @@ def program(name, mesh):
     data = sharding.place((x, y), mesh)
     start = sharding.everywhere((jax.random.key(0), jnp.zeros(4)), data)
     given = algorithm(name)
-    return loop._solve.lower(given, data, *start, unit="row", unit_rows=False).compile()
+    return program._solve.lower(given, data, *start, unit="row", unit_rows=False).compile()
 
 
 for name in ("dp-tr", "dp-adam"):
@@ -245,10 +245,10 @@ def wrong(examples, mesh):
         for leaf in examples:
             leaf[2 * share : 3 * share] = leaf[share : 2 * share]
     return right(examples, mesh)
-loop.place = wrong
+prepare.place = wrong
 found["twice"] = [bits(dpjax.solve(algorithm("dp-gd"), data, key=jax.random.key(0)))
                   for data in ((x, y), shard((x, y)))]
-loop.place = right
+prepare.place = right
 """
 # Planted: one device of eight adds 1 to what it sends.
 WRONG_SUMS = """

@@ -19,7 +19,7 @@ from sklearn.utils import estimator_checks
 
 import dpjax
 from dpjax import _durable
-from dpjax.driver import loop
+from dpjax.driver import program
 from dpjax.estimators import (
     DPLinearRegression,
     DPLogisticRegression,
@@ -302,12 +302,12 @@ def test_noise_is_fresh_unless_a_seed_is_given():
 
 def test_a_search_over_epsilon_compiles_once_for_the_folds_and_once_for_all_records():
     x, y = problem()
-    before = loop._solve._cache_size()
+    before = program._solve._cache_size()
     # A number of features that no other test has, so that nothing is compiled before.
     x = np.hstack([x, x[:, :1] * x[:, 1:], x**2, x**3])
     search = GridSearchCV(make(), {"epsilon": [1.0, 2.0, 10.0, 50.0]}, cv=3).fit(x, y)
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
-    assert loop._solve._cache_size() - before == 2
+    assert program._solve._cache_size() - before == 2
 
 
 def test_the_default_penalty_falls_with_epsilon_in_one_program():

@@ -8,7 +8,7 @@ import pytest
 from factories import Crash, in_threads
 
 import dpjax
-from dpjax.driver import loop, resume
+from dpjax.driver import program, resume
 from dpjax.driver.loop import own_key
 from dpjax.mechanisms import base, seed_key, used_keys
 from dpjax.oracles import bind
@@ -255,7 +255,7 @@ def fit(algorithm, data, key):
 @pytest.mark.parametrize(
     ("train", "place", "name"),
     [
-        (dpjax.solve, loop, "_solve"),
+        (dpjax.solve, program, "_solve"),
         (dpjax.run, resume.Journal, "begin"),
         (fit, resume.Journal, "begin"),
     ],
@@ -290,7 +290,7 @@ def test_c57_a_training_that_did_not_begin_gives_its_key_back(tmp_path, monkeypa
     with pytest.raises(ValueError, match="loss of objective"):
         dpjax.solve(build(objective=broken, initial_gap=1.0), records(), key=key)
     with monkeypatch.context() as patch, pytest.raises(TypeError):
-        patch.setattr(loop, "_solve", lambda *args, **more: None + 1)
+        patch.setattr(program, "_solve", lambda *args, **more: None + 1)
         dpjax.solve(build(), records(), key=key)
     dpjax.solve(build(), records(), key=key)
     with pytest.raises(ValueError, match="has been used"):

@@ -11,9 +11,8 @@ from dpjax.baselines import EVERY
 # Algorithm -> the bug its audit refutes with so few runs, as its row of the registry says. Whether
 # the claims of the product itself stand is seen by ``dpjax audit --all``, a step of CI of its own.
 REFUTES = {name: entry.scenario.kills for name, entry in EVERY.items() if name not in SAME_PROGRAM}
-# With 1,000 runs the bugs of dp-svrg and gauss-psgd stay hidden for some keys, the others for none
-# that was tried.
-RUNS = dict.fromkeys(REFUTES, 1_000) | {"dp-svrg": 2_000, "gauss-psgd": 2_000}
+# With 1,000 runs the bug of dp-svrg stays hidden for some keys, the others for none that was tried.
+RUNS = dict.fromkeys(REFUTES, 1_000) | {"dp-svrg": 2_000}
 # Audit -> the bug that it refutes in what is asked when the steps are over, and where that is.
 AT_THE_END = {
     "dp-tr-certified": ("little noise on what a certificate asks", "certify"),
@@ -25,7 +24,6 @@ AT_THE_END = {
 ACCOUNTED = "test_contract.py::test_the_noise_added_is_the_noise_accounted"
 MASKED = "test_derivatives.py::test_c34_a_masked_row_counts_for_nothing_whatever_it_holds"
 SYMMETRIC = "test_mechanisms.py::test_c27_symmetric_noise_has_its_form_and_not_the_other"
-BOUNDS = "test_svrg_printed.py::test_one_record_moves_a_step_by_its_two_bounds"
 ATTAINED = "test_search_accounting.py::test_an_order_of_the_outputs_attains_nearly_all_of_the_claim"
 LAW_OF_TRIALS = (
     "test_tuning.py::test_the_number_of_trainings_and_their_settings_have_the_declared_laws"
@@ -262,9 +260,10 @@ KILLED_BY = {
         "test_oracles.py::test_c29_one_record_moves_a_whole_answer_by_its_sensitivity"
         "[replace_one-gradient]",
     ],
+    "a query takes over how its base's sums are made": [
+        "test_outside.py::test_a_class_made_of_another_states_its_own_sums"
+    ],
     "rounding slack not charged": ["test_derivatives.py::test_c22_the_query_charges_the_slack"],
-    "a drawn record's part at the anchor not hidden": [f"{BOUNDS}[zero_out]"],
-    "the part of a record that is not drawn not booked": [f"{BOUNDS}[zero_out]"],
     "all steps booked as one": ["test_cli.py::test_calibrate_gives_the_epsilon_back[dp-gd]"],
     "divisor is the realised number of rows": [
         "test_oracles.py::test_c39_the_divisor_of_an_answer_is_declared_and_not_counted[40-gradient]",

@@ -20,7 +20,7 @@ FILES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(ROOT.r
 # into what is minimised, so it is drawn alone.
 DOORS = {
     ("oracles/base.py", "_answer", "add"),
-    ("oracles/objective.py", "inner_noise", "alone"),
+    ("oracles/objective.py", "secret_arguments", "alone"),
     ("transforms/noise.py", "add_noise", "add_tree"),
 }
 # Rooms on the way from records to a release. Algorithms draw public coins, such as kicks.

@@ -20,7 +20,7 @@ from dpjax.algorithms import base
 from dpjax.algorithms.common import Single
 from dpjax.auditing import canaries
 from dpjax.mechanisms import Noise
-from dpjax.oracles import Expansion, GradientQuery, Query, accumulate, zeros
+from dpjax.oracles import ClippedSums, Expansion, GradientQuery, Query, accumulate, zeros
 
 N, P, STEPS = 64, 3, 20
 BUDGET = dpjax.PrivacyBudget(4.0, 1e-5)
@@ -176,6 +176,21 @@ def test_it_solves_and_says_what_it_promises(kind):
     assert re.match(r"Heavy ball is \((4|3\.99\d), 1e-05\)-differentially private", printed)
     told = "asserted by L1ClippedQuery, not by dpjax" in printed
     assert told == (kind is L1ClippedQuery) == ("enforced by clipping" not in printed)
+
+
+def test_a_class_made_of_another_states_its_own_sums():
+    """What it inherits may be another ``exact``, so it is charged the most until it says."""
+
+    def query(sums):
+        members = {} if sums is None else {"sums": sums}
+        kind = dpjax.pytree_dataclass(type("Own", (GradientQuery,), members))
+        return kind(**build(GradientQuery).query.__dict__)
+
+    own, silent = query(ClippedSums()), query(None)
+    assert own.sensitivity == build(GradientQuery).query.sensitivity < silent.sensitivity
+    assert query(ClippedSums(3)).sensitivity > own.sensitivity
+    (release,) = silent.event(1).releases
+    assert "asserted by Own" in release.words.bound != own.event(1).releases[0].words.bound
 
 
 @pytest.mark.parametrize("kind", KINDS)

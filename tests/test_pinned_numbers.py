@@ -42,7 +42,6 @@ VARIANTS = {
     "dp-gd, batches": ("dp-gd", {"batch_size": N // 2}),
     "dp-gd, random iterate": ("dp-gd", {"output": "random", "certify": None}),
     "dp-str, fixed size": ("dp-str", {"sampling": "fixed_size"}),
-    "dp-svrg, exact anchor": ("dp-svrg", {"anchor": "exact"}),
     "spider, tree": ("spider", {"noise": "tree"}),
     "spider, independent": ("spider", {"noise": "independent"}),
 }

@@ -306,7 +306,7 @@ def test_noise_that_float32_would_lose_is_refused():
     objective = dpjax.Objective(lambda w, x: jnp.sum((w - x) ** 2) / 2)
     tiny = {"clip_norm": 1e-23, "smoothness": 1.0, "hessian_lipschitz": 1.0, "initial_gap": 1.0}
     with pytest.raises(ValueError, match="float32 cannot hold"):
-        make("spider-fixed", objective=objective, data_size=N, dimension=P, **tiny)
+        make("spider", objective=objective, data_size=N, dimension=P, noise="independent", **tiny)
 
 
 # How a run ends, and what it chooses.
@@ -320,18 +320,6 @@ def test_a_run_ends_where_the_records_do_and_says_so():
     used = np.asarray(solution.history.used)[: int(solution.steps)]
     assert used[-1] <= algorithm.estimate.sampler.last
     assert algorithm.estimate.sampler.last + algorithm.score.sampler.capacity == 256
-
-
-def test_gauss_psgd_stops_where_it_stays():
-    more = {"escape_steps": 5, "kick_threshold": 1e6, "escape_distance": 1e6, "step_size": 1e-3}
-    algorithm = make("gauss-psgd", data_size=4096, dimension=P, **more)
-    solution = dpjax.solve(algorithm, records(n=4096), key=jax.random.key(0))
-    assert dpjax.Status(int(solution.status)) is dpjax.Status.STOPPED
-    assert int(solution.steps) == 6
-    np.testing.assert_array_equal(solution.params, jnp.zeros(P))  # where it began to wait
-    leaves = dataclasses.replace(algorithm, escape_distance=1e-9)
-    solution = dpjax.solve(leaves, records(n=4096), key=jax.random.key(0))
-    assert dpjax.Status(int(solution.status)) is dpjax.Status.EXHAUSTED
 
 
 def test_a_kick_comes_at_a_small_gradient_and_not_again_for_a_while():

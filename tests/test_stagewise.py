@@ -15,7 +15,7 @@ from scipy import stats
 import dpjax
 from dpjax import accounting, transforms
 from dpjax.auditing import canaries
-from dpjax.driver import loop
+from dpjax.driver import program
 
 N, P, STEPS = 64, 4, 21
 OBJECTIVE = dpjax.objectives.logistic_nonconvex(0.05)
@@ -375,13 +375,13 @@ def test_a_random_output_resumes_bit_for_bit(tmp_path, crash):
 
 def test_numbers_do_not_compile_anew():
     own = dpjax.objectives.logistic_nonconvex(0.051)
-    loop._solve.clear_cache()  # another test may have compiled it, of another strength
+    program._solve.clear_cache()  # another test may have compiled it, of another strength
 
     def solve(**more):
         return dpjax.solve(build(objective=own, **more), records(), key=KEY).params
 
     first = solve()
-    once = loop._solve._cache_size()
+    once = program._solve._cache_size()
     for more in (
         {"epsilon": 3.0},
         {"step_size": 0.1},
@@ -393,9 +393,9 @@ def test_numbers_do_not_compile_anew():
         {"first_steps": 7, "first_on_steps": 1},
     ):
         assert not np.array_equal(solve(**more), first)
-    assert loop._solve._cache_size() == once
+    assert program._solve._cache_size() == once
     solve(schedule="constant")
-    assert loop._solve._cache_size() == once + 1
+    assert program._solve._cache_size() == once + 1
 
 
 def test_settings_sweep_in_one_program():

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from benchmarks.papers.variants.exact_anchor import exact_anchor
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import Algorithm, dp_accelerated_mirror_descent
 from dpjax.datasets import sparse_high_dimensional
@@ -127,7 +128,7 @@ METHODS = (
     Method(GD, "dp-gd", grids=_DESCENT),
     Method(SGD, "dp-sgd", takes=_BATCH, grids=_STOCHASTIC),
     Method(SVRG, "dp-svrg", takes=_BATCH, grids=_REDUCED),
-    Method(EXACT, "dp-svrg", {"anchor": "exact"}, _BATCH, _REDUCED),
+    Method(EXACT, exact_anchor, takes=_BATCH, grids=_REDUCED),
     Method(PLUS, "dp-svrg++", takes=_BATCH, grids=_DOUBLING),
     Method(ACCMD, mirror_descent, grids=_MIRROR),
     Method(OUTPUT, "output-perturbation", refused=_STRONG),

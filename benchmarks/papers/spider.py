@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.papers.variants.spiders import fixed_batch_spider, gauss_psgd, spider_boost
 from dpjax.experiments import page
 from dpjax.experiments.claims import Smaller, Verdict, counted, mean, median, number, slope
 from dpjax.experiments.figures import Dots, Lines, Picture
@@ -25,10 +26,10 @@ METHODS = (
     Method(SGD, "dp-sgd", about=_BATCH),
     Method(PRGD, "prgd", about=_BATCH),
     Method(SPIDER, "spider", about=_AT_MOST),
-    Method(FIXED, "spider-fixed", about=_AT_MOST),
-    Method(BOOST, "spider-boost", about=_AT_MOST),
-    Method(PSGD, "gauss-psgd", about=_AT_MOST),
-    Method(TUNED, "gauss-psgd", {"escape_steps": 400, "escape_distance": 0.5}, about=_AT_MOST),
+    Method(FIXED, fixed_batch_spider, about=_AT_MOST),
+    Method(BOOST, spider_boost, about=_AT_MOST),
+    Method(PSGD, gauss_psgd, about=_AT_MOST),
+    Method(TUNED, gauss_psgd, {"escape_steps": 400, "escape_distance": 0.5}, about=_AT_MOST),
     Method(TR, "dp-tr", about=_ALL),
     Method(STR, "dp-str", about=_BATCH),
 )

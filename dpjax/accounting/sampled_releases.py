@@ -103,8 +103,8 @@ class PoissonRelease(BatchRelease):
             return None
         return (
             "this run combines its batches with an exact (un-noised) term over all records, for "
-            "which a ledger has no additive bound. Add noise to that term "
-            "(anchor='noisy'), or run it without a ledger."
+            "which a ledger has no additive bound. Add noise to that term, or run it without a "
+            "ledger."
         )
 
     def check_relation(self, relation: Relation) -> None:

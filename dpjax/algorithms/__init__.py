@@ -16,16 +16,17 @@ from dpjax.algorithms.descent import Descent, UpdateRule
 from dpjax.algorithms.ending import with_accuracy, with_count
 from dpjax.algorithms.entry import Entry, Example, Power, Scenario, factories
 from dpjax.algorithms.error_bars import ErrorBars
+from dpjax.algorithms.escape import EscapeRule
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.optimizer import dp_optimizer
 from dpjax.algorithms.perturbed import perturbed_gradient_descent
 from dpjax.algorithms.registry import ENTRIES
-from dpjax.algorithms.spider import stochastic_spider
+from dpjax.algorithms.spider import Spider, stochastic_spider
 from dpjax.algorithms.stagewise import dpagem
 from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
-from dpjax.algorithms.svrg import dp_svrg, dp_svrg_plus_plus
+from dpjax.algorithms.svrg import SvrgEpochs, dp_svrg, dp_svrg_plus_plus
 from dpjax.algorithms.trust_region import dp_trust_region, paper_schedule
 
 ALGORITHMS = factories(ENTRIES)
@@ -41,11 +42,14 @@ __all__ = [
     "Descent",
     "Entry",
     "ErrorBars",
+    "EscapeRule",
     "Example",
     "Power",
     "Scenario",
     "Single",
+    "Spider",
     "Status",
+    "SvrgEpochs",
     "UpdateRule",
     "calibrated_query",
     "dp_accelerated_mirror_descent",

@@ -209,8 +209,3 @@ def _check_room(algorithm: base.Algorithm, name: str) -> None:
             f"{algorithm.title} reads each record only once, so it cannot release the {name} of "
             "all records at the end. Leave it out."
         )
-    if any(query.remembers for query in algorithm.queries):
-        raise ValueError(
-            f"{algorithm.title} with an exact anchor cannot release the {name} as well. Leave it "
-            "out, or use anchor='noisy'."
-        )

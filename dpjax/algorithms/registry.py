@@ -146,7 +146,7 @@ ENTRIES: tuple[Entry, ...] = (
         name="dp-svrg",
         factory=dp_svrg,
         asks="every record at the anchor of each epoch, a batch at each step for how its gradient "
-        'changed from there; `anchor="exact"` is the form in the paper',
+        "changed from there",
         example=Example(
             objective="logistic-l2",
             settings={"batch_size": HALF, "epoch_length": 3},

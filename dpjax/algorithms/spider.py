@@ -1,19 +1,22 @@
 """Stochastic Spider (Liu and Talwar 2024, algorithm 2): one pass, batches grow with the step."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, parallel
 from dpjax.algorithms import base
+from dpjax.algorithms import spider_theory as theory
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, widen
-from dpjax.algorithms.spider_theory import KEPT, Settings, configure
-from dpjax.mechanisms import derive
+from dpjax.algorithms.common import check_smooth
+from dpjax.algorithms.escape import EscapeRule, Kicks
 from dpjax.objectives import Objective
-from dpjax.oracles import EstimateQuery, Evaluations, Query, ScoreQuery, Scores
+from dpjax.oracles import LEAST, EstimateQuery, Evaluations, Query, ScoreQuery, Scores
 
 
 class State(NamedTuple):
@@ -24,8 +27,6 @@ class State(NamedTuple):
     """Where the estimate is known: the iterate before."""
     estimate: Params
     """Sum of the noisy increments of this segment: the gradient there, without the regularizer."""
-    gradient_norm: Array
-    """Norm of the last step's direction before any kick; infinite before the first."""
     drift: Array
     """M times the way gone since the estimate was renewed; infinite before the first."""
     used: Array
@@ -39,7 +40,7 @@ class State(NamedTuple):
     """Place of the last increment in its segment."""
     taken: Array
     escape: Any
-    """What the way out of saddles remembers."""
+    """The state of the escape rule."""
     points: Params
     """Candidates for the output, stacked: the last iterate of each span of records."""
     place: Array
@@ -70,19 +71,12 @@ class Info(NamedTuple):
     """1 where noise was added to leave a saddle."""
 
 
-class Kicks(NamedTuple):
-    """Steps until another kick is allowed."""
-
-    frozen: Array
-
-
 @pytree_dataclass
 class Spider(base.Planned):
-    """Configuration of Stochastic Spider and its variants; made by the factories.
+    """Configuration of Stochastic Spider; made by ``stochastic_spider``.
 
-    In the paper's notation ``drift_threshold`` is kappa, ``kick`` zeta, ``kick_threshold`` gamma
-    log^3 and ``frozen_steps`` Gamma. ``difference_size`` is a fixed batch for differences in place
-    of b_t; ``squared_drift`` adds up squared lengths, as Ganesh et al. do.
+    In the paper's notation ``drift_threshold`` is kappa. ``difference_size`` is a fixed batch for
+    differences in place of b_t.
     """
 
     estimate: EstimateQuery
@@ -90,14 +84,11 @@ class Spider(base.Planned):
     step_size: Array | float
     drift_threshold: Array | float
     difference_size: Array | int | None
-    kick: Array | float
-    kick_threshold: Array | float
-    frozen_steps: Array | int
+    escape: EscapeRule
     tolerances: tuple[Array | float, Array | float]
     bounds: NoiseBounds | None
     beta: Array | float
     name: str = static()
-    squared_drift: bool = static()
     unclipped: bool = static()
 
     @property
@@ -134,14 +125,13 @@ class Spider(base.Planned):
             params,
             jax.tree.map(jnp.zeros_like, wide),
             jnp.array(jnp.inf, dtype),
-            jnp.array(jnp.inf, dtype),
             zero,
             jnp.array(True),
             jnp.asarray(self.estimate.batch_size, jnp.int32),
             zero - 1,
             zero,
             zero,
-            self._first_escape(params),
+            self.escape.init(params),
             jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (room, *leaf.shape)), params),
             zero,
             zero,
@@ -170,12 +160,12 @@ class Spider(base.Planned):
             increment,
         )
         whole = self.objective.regularize_gradient(estimate, widen(state.params))
-        drift = jnp.where(refresh, 0, state.drift)
-        push, kicked, escape, drift = self._escape(key, state, whole, drift)
+        push, kicked, escape = self.escape.update(key, whole, state.escape, state.params)
+        forgets = refresh | (kicked & self.escape.forgets_drift)
+        drift = jnp.where(forgets, 0, state.drift)
         move = jax.tree.map(lambda g, z: -self.step_size * (g + z).astype(g.dtype), whole, push)
         moved = jax.tree.map(lambda w, m: w + m.astype(w.dtype), state.params, move)
         length = optax.tree.norm(jax.tree.map(jnp.subtract, widen(moved), widen(state.params)))
-        gone = self.estimate.smoothness * length
         used = state.used + size
         place, since = self._candidate(state, used)
         info = Info(
@@ -187,8 +177,7 @@ class Spider(base.Planned):
             params=moved,
             previous=state.params,
             estimate=estimate,
-            gradient_norm=info.gradient_norm,
-            drift=drift + (gone**2 if self.squared_drift else gone),
+            drift=drift + self.drift_of(length),
             used=used,
             segment=segment,
             leaf=leaf,
@@ -201,13 +190,17 @@ class Spider(base.Planned):
         refresh, size = self._next(state)
         return state._replace(refresh=refresh, size=size), info
 
+    def drift_of(self, length: Array) -> Array:
+        """Returns what a step of that length adds to the drift."""
+        return self.estimate.smoothness * length
+
     def done(self, state: State) -> Array:
-        """Returns whether fewer records are left than the next question needs."""
-        return state.size > self._last - state.used
+        """Returns whether the escape rule says so, or the next question needs more records."""
+        return self.escape.ended(state.escape) | (state.size > self._last - state.used)
 
     def stopped(self, state: State) -> Array:
-        del state
-        return jnp.asarray(base.Status.EXHAUSTED)
+        ended = self.escape.ended(state.escape)
+        return jnp.where(ended, base.Status.STOPPED, base.Status.EXHAUSTED)
 
     def close(self, key: Array, state: State, ask: base.Ask) -> State:
         """Returns the state with all candidates' scores, and the last alpha-SOSP chosen.
@@ -231,9 +224,9 @@ class Spider(base.Planned):
         return state._replace(scores=scores, chosen=chosen)
 
     def output(self, state: State) -> Params:
-        """Returns the chosen candidate; the last iterate without scores."""
+        """Returns the chosen candidate; without scores what the escape rule says."""
         if self.score is None:
-            return state.params
+            return self.escape.output(state.escape, state.params)
         return jax.tree.map(lambda all: all[state.chosen], state.points)
 
     def certify(
@@ -281,31 +274,6 @@ class Spider(base.Planned):
         place = jnp.minimum(state.place + crossed.astype(jnp.int32), self._candidates - 1)
         return place, jnp.where(crossed, state.used, state.since)
 
-    def _first_escape(self, params: Params) -> Any:
-        del params
-        return Kicks(jnp.zeros((), jnp.int32) + 1)
-
-    def _escape(
-        self, key: Array, state: State, whole: Params, drift: Array
-    ) -> tuple[Params, Array, Any, Array]:
-        """The noise of a kick, whether it is one, what to remember, and the drift."""
-        kicked = (state.gradient_norm <= self.kick_threshold) & (state.escape.frozen <= 0)
-        frozen = jnp.where(kicked, self.frozen_steps, state.escape.frozen - 1).astype(jnp.int32)
-        push = self._gaussian(key, whole, jnp.where(kicked, self.kick, 0.0))
-        # Line 10 also forgets the drift, so that no fresh gradient interrupts the way out.
-        return push, kicked, Kicks(frozen), jnp.where(kicked, 0.0, drift)
-
-    def _gaussian(self, key: Array, like: Params, length: Array) -> Params:
-        """Noise of expected squared norm ``length``^2; it hides nothing and is public coins."""
-        leaves, tree = jax.tree.flatten(like)
-        keys = jax.random.split(derive(key, "kick", 0), len(leaves))
-        scale = length / self.dimension**0.5
-        drawn = [
-            scale.astype(leaf.dtype) * jax.random.normal(one, leaf.shape, leaf.dtype)
-            for one, leaf in zip(keys, leaves, strict=True)
-        ]
-        return jax.tree.unflatten(tree, drawn)
-
 
 def stochastic_spider(
     objective: Objective,
@@ -315,6 +283,7 @@ def stochastic_spider(
     dimension: int,
     alpha: float | None = None,
     batch_size: int | None = None,
+    difference_size: int | None = None,
     drift_threshold: float | None = None,
     step_size: float | None = None,
     horizon: int | None = None,
@@ -324,7 +293,7 @@ def stochastic_spider(
     frozen_steps: int | None = None,
     steps: int | None = None,
     candidates: int | None = None,
-    kept: float = KEPT,
+    kept: float = theory.KEPT,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
     smoothness: float | None = None,
@@ -346,8 +315,9 @@ def stochastic_spider(
       alpha: target, |gradient| <= alpha and lambda_min >= -sqrt(rho alpha); by default the least
         that theory promises for n.
       batch_size: b, records of a renewed gradient; by default an eighth of the records, or from
-        alpha where that is given (lemma 3.8). A difference takes b_t = b min(2, M |step| / C),
-        rounded up.
+        alpha where that is given (lemma 3.8).
+      difference_size: records of every difference; by default as many as the step is long,
+        b_t = b min(2, M |step| / C), rounded up.
       drift_threshold: kappa, the sum of M |step| at which the estimate is renewed; by default half
         of what theorem 3.11 takes for alpha.
       step_size: eta; by default 1 / smoothness of the whole objective.
@@ -395,25 +365,35 @@ def stochastic_spider(
     >>> [part.name for part in algorithm.event.releases[0].disjoint_parts]
     ['estimate', 'scores']
     """
-    settings = Settings(
-        alpha=alpha,
-        batch_size=batch_size,
-        drift_threshold=drift_threshold,
-        step_size=step_size,
-        horizon=horizon,
-        noise=noise,
-        kick=kick,
-        kick_threshold=kick_threshold,
-        frozen_steps=frozen_steps,
-        steps=steps,
-        candidates=candidates,
-        kept=kept,
-        beta=beta,
-        clip_norm=clip_norm,
-        hessian_clip_norm=hessian_clip_norm,
-        smoothness=smoothness,
-        hessian_lipschitz=hessian_lipschitz,
-        initial_gap=initial_gap,
-    )
+    name = "Stochastic Spider"
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    return configure(Spider, "Stochastic Spider", problem, settings)
+    objective = problem.objective
+    check_smooth(objective, name)
+    theory.check_relation(problem, name)
+    constants = theory.constants(
+        objective, clip_norm, hessian_clip_norm, smoothness, hessian_lipschitz, initial_gap
+    )
+    draws, choice = (horizon, noise), (candidates, kept)
+    estimate, score, scale = theory.queries(problem, constants, draws, choice, batch_size, alpha)
+    alpha = theory.target(scale, int(estimate.sampler.expected), alpha)
+    curvature = math.sqrt(constants.hessian_lipschitz * alpha)
+    kicks = theory.kicks(scale, estimate, curvature, kick, kick_threshold, frozen_steps)
+    beta = _validate.open_unit("beta", beta)
+    spider = Spider(
+        estimate=estimate,
+        score=score,
+        step_size=theory.step_size(objective, scale, step_size),
+        drift_threshold=theory.drift_threshold(scale, alpha, drift_threshold),
+        difference_size=_validate.optional_count("difference_size", difference_size),
+        escape=Kicks(**kicks),
+        tolerances=(base.positive_leaf("alpha", alpha), base.positive_leaf("curvature", curvature)),
+        bounds=None if score is None else theory.score_bounds(score, beta),
+        beta=beta,
+        name=name,
+        unclipped=theory.never_clips(objective, constants),
+        **problem.plan(theory.most_steps(steps), theory.LONGEST),
+    )
+    # Independent noise falls with what a difference can move, to that share at least.
+    least = LEAST if estimate.correlation.is_independent else 1.0
+    problem.check_spent(spider.event, least, "use accountant='pld'.")
+    return spider

@@ -1,6 +1,5 @@
 """Theory of Stochastic Spider: the smallest target for n, and noise, batches and thresholds."""
 
-import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -11,52 +10,18 @@ from dpjax import _validate
 from dpjax.accounting import gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
-from dpjax.algorithms.common import check_smooth
 from dpjax.mechanisms import PrefixNoise, prefix_noise
 from dpjax.objectives import Objective
-from dpjax.oracles import LEAST, EstimateQuery, ScoreQuery, single_passes
+from dpjax.oracles import EstimateQuery, ScoreQuery, single_passes
 
 LONGEST = 4096
 KEPT = 0.1
 _HORIZON = 512
 _BATCHES = 8
+_PATIENCE = 4
 # Hessians of more parameters than this are not formed by default.
 _LARGEST = 512
 _CANDIDATES = 8
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-    """What a Spider is made of, beside the problem; None asks for the default.
-
-    Its fields are the arguments of ``stochastic_spider`` and its variants, and three that tell
-    these apart: ``patience`` is the default of Gamma in units of M / sqrt(rho alpha), ``fixed``
-    whether differences take a fixed batch, by default b / 8, and ``squared_drift`` whether squared
-    lengths are added up.
-    """
-
-    alpha: float | None = None
-    batch_size: int | None = None
-    difference_size: int | None = None
-    drift_threshold: float | None = None
-    step_size: float | None = None
-    horizon: int | None = None
-    noise: str | None = None
-    kick: float | None = None
-    kick_threshold: float | None = None
-    frozen_steps: int | None = None
-    steps: int | None = None
-    patience: int = 4
-    fixed: bool = False
-    squared_drift: bool = False
-    candidates: int | None = None
-    kept: float = KEPT
-    beta: float = 0.05
-    clip_norm: float | None = None
-    hessian_clip_norm: float | None = None
-    smoothness: float | None = None
-    hessian_lipschitz: float | None = None
-    initial_gap: float | None = None
 
 
 class Constants(NamedTuple):
@@ -138,48 +103,30 @@ def target(scale: Scale, data_size: int, alpha: float | None) -> float:
     return float(alpha)
 
 
-def configure(kind: Any, name: str, problem: base.Problem, settings: Settings) -> Any:
-    """Returns the configuration that ``stochastic_spider`` and its variants share.
+def queries(
+    problem: base.Problem,
+    constants: Constants,
+    draws: tuple[int | None, str | None],
+    choice: tuple[int | None, float],
+    batch_size: int | None,
+    alpha: float | None,
+) -> tuple[EstimateQuery, ScoreQuery | None, Scale]:
+    """Returns both queries, calibrated, and how loud their noise is.
 
-    ``kind`` is ``Spider`` or a subclass of it, whose own fields have defaults.
+    Args:
+      problem: what all factories are given.
+      constants: of the problem.
+      draws: the horizon of the noise, and its kind.
+      choice: number of candidates, and the share of the records that nothing else reads.
+      batch_size: of a gradient.
+      alpha: the target, if it is given.
     """
-    objective = problem.objective
-    check_smooth(objective, name)
-    _check_relation(problem, name)
-    constants = _constants(objective, settings)
-    estimate, score, scale, alpha = _queries(problem, settings, constants)
-    curvature = math.sqrt(constants.hessian_lipschitz * alpha)
-    steps = _validate.positive_int("steps", LONGEST if settings.steps is None else settings.steps)
-    beta = _validate.open_unit("beta", settings.beta)
-    made = kind(
-        estimate=estimate,
-        score=score,
-        **pace(settings, scale, alpha, estimate, curvature, objective),
-        difference_size=_difference_size(settings, estimate),
-        tolerances=(base.positive_leaf("alpha", alpha), base.positive_leaf("curvature", curvature)),
-        bounds=None if score is None else _score_bounds(score, beta),
-        beta=beta,
-        name=name,
-        squared_drift=settings.squared_drift,
-        unclipped=_never_clips(objective, constants),
-        **problem.plan(steps, LONGEST),
-    )
-    # Independent noise falls with what a difference can move, to that share at least.
-    least = LEAST if estimate.correlation.is_independent else 1.0
-    problem.check_spent(made.event, least, "use accountant='pld'.")
-    return made
-
-
-def _queries(
-    problem: base.Problem, settings: Settings, constants: Constants
-) -> tuple[EstimateQuery, ScoreQuery | None, Scale, float]:
-    """Both queries, how loud the noise is, and the target."""
     n, relation = problem.data_size, problem.budget.relation
-    candidates = _candidates(settings, problem.dimension)
-    train, last = single_passes(n, _kept(settings, candidates, n))
-    noise = _noise(settings, problem)
-    draws = problem.dimension * n + 2 * candidates  # of an increment for each record, and scores
-    multiplier = _multiplier(problem, noise, draws)
+    candidates = _candidates(choice[0], problem.dimension)
+    train, last = single_passes(n, _kept(choice[1], candidates, n))
+    noise = _noise(problem, *draws)
+    numbers = problem.dimension * n + 2 * candidates  # an increment for each record, and scores
+    multiplier = _multiplier(problem, noise, numbers)
     moved = train.sum_scale(1.0, relation)
     loudness = multiplier * noise.sensitivity * float(noise.stddevs().max())
     scale = Scale(
@@ -188,29 +135,29 @@ def _queries(
         constants.initial_gap,
         moved * loudness * math.sqrt(problem.dimension),
     )
-    batch = _batch(settings, scale, int(train.expected))
     estimate = EstimateQuery(
         setting=problem.setting.drawn_by(train),
         noise_multiplier=multiplier,
         clip_norm=constants.clip_norm,
         smoothness=constants.smoothness,
-        batch_size=batch,
+        batch_size=_batch(scale, int(train.expected), batch_size, alpha),
         correlation=noise,
     )
-    score = None
-    if last is not None:
-        score = ScoreQuery(
-            setting=problem.setting.drawn_by(last),
-            noise_multiplier=multiplier,
-            clip_norm=constants.clip_norm,
-            hessian_clip_norm=constants.hessian_clip_norm,
-            dimension=problem.dimension,
-            candidates=candidates,
-        )
-    return estimate, score, scale, target(scale, int(train.expected), settings.alpha)
+    if last is None:
+        return estimate, None, scale
+    score = ScoreQuery(
+        setting=problem.setting.drawn_by(last),
+        noise_multiplier=multiplier,
+        clip_norm=constants.clip_norm,
+        hessian_clip_norm=constants.hessian_clip_norm,
+        dimension=problem.dimension,
+        candidates=candidates,
+    )
+    return estimate, score, scale
 
 
-def _check_relation(problem: base.Problem, name: str) -> None:
+def check_relation(problem: base.Problem, name: str) -> None:
+    """Raises where a record may be absent, which would move all that are read after it."""
     if problem.budget.relation == "add_or_remove_one":
         raise ValueError(
             f"{name} reads each record at most once, in one random order, and has no accounting "
@@ -220,38 +167,41 @@ def _check_relation(problem: base.Problem, name: str) -> None:
         )
 
 
-def _constants(objective: Objective, settings: Settings) -> Constants:
-    clip, _ = base.clip_norms(objective, settings.clip_norm, 1.0)
-    smoothness = settings.smoothness
+def constants(
+    objective: Objective,
+    clip_norm: float | None,
+    hessian_clip_norm: float | None,
+    smoothness: float | None,
+    hessian_lipschitz: float | None,
+    initial_gap: float | None,
+) -> Constants:
+    """Returns what is given, else the objective's constants, or raises naming what is missing."""
+    clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     if smoothness is None and (smoothness := _usual(objective, "smoothness")) is None:
         raise ValueError(
             f"smoothness is required: {objective.name!r} declares no constants. Pass smoothness=."
         )
-    hessian_clip = settings.hessian_clip_norm
-    rho = settings.hessian_lipschitz
+    rho = hessian_lipschitz
     if rho is None and (rho := _usual(objective, "hessian_lipschitz")) is None:
         raise ValueError(f"hessian_lipschitz is required: {objective.name!r} declares none.")
+    hessian_clip = smoothness if hessian_clip_norm is None else hessian_clip_norm
     return Constants(
         clip,
         base.positive_leaf("smoothness", smoothness),
-        base.positive_leaf(
-            "hessian_clip_norm", smoothness if hessian_clip is None else hessian_clip
-        ),
+        base.positive_leaf("hessian_clip_norm", hessian_clip),
         _validate.normal("hessian_lipschitz", rho),
-        base.initial_gap(objective, settings.initial_gap),
+        base.initial_gap(objective, initial_gap),
     )
 
 
-def _candidates(settings: Settings, dimension: int) -> int:
-    if settings.candidates is None:
+def _candidates(given: int | None, dimension: int) -> int:
+    if given is None:
         has_float64 = jax.default_backend() != "tpu"  # for eigenvalues of exact sums
         return _CANDIDATES if dimension <= _LARGEST and has_float64 else 0
-    if settings.candidates == 0:
-        return 0
-    return _validate.positive_int("candidates", settings.candidates)
+    return 0 if given == 0 else _validate.positive_int("candidates", given)
 
 
-def _score_bounds(score: ScoreQuery, beta: float) -> NoiseBounds:
+def score_bounds(score: ScoreQuery, beta: float) -> NoiseBounds:
     """Returns what a noisy score may be off by, noise and rounding."""
     # All 2 K numbers must hold at once: which are certified is chosen by looking at them.
     quantile = float(stats.norm.isf(beta / (2 * score.candidates)))
@@ -262,8 +212,8 @@ def _score_bounds(score: ScoreQuery, beta: float) -> NoiseBounds:
     )
 
 
-def _never_clips(objective: Objective, constants: Constants) -> bool:
-    """Whether neither gradients nor Hessians are clipped on rows |x| <= 1, provably."""
+def never_clips(objective: Objective, constants: Constants) -> bool:
+    """Returns whether gradients and Hessians are provably never clipped on rows |x| <= 1."""
     if objective.constants is None or not base.never_clips(objective, constants.clip_norm):
         return False
     return constants.hessian_clip_norm >= base.to_leaf(objective.constants.smoothness)
@@ -277,19 +227,18 @@ def _usual(objective: Objective, constant: str) -> float | None:
     return None if objective.defaults is None else objective.defaults.hessian_clip_norm
 
 
-def _kept(settings: Settings, candidates: int, n: int) -> int:
+def _kept(share: float, candidates: int, n: int) -> int:
     if candidates == 0:
         return 0
-    share = _validate.open_unit("kept", settings.kept)
+    share = _validate.open_unit("kept", share)
     kept = max(1, round(share * n))
     if kept >= n:
         raise ValueError(f"kept={share:g} of data_size={n} leaves no record to train on; lower it.")
     return kept
 
 
-def _noise(settings: Settings, problem: base.Problem) -> PrefixNoise:
-    horizon = _HORIZON if settings.horizon is None else settings.horizon
-    kind = settings.noise
+def _noise(problem: base.Problem, horizon: int | None, kind: str | None) -> PrefixNoise:
+    horizon = _HORIZON if horizon is None else horizon
     if problem.accountant == "paper":
         if kind not in (None, "tree"):
             raise ValueError(
@@ -310,8 +259,7 @@ def _multiplier(problem: base.Problem, noise: PrefixNoise, draws: int) -> float:
     return round_up(4 * math.sqrt(logs) / budget.epsilon / noise.sensitivity)
 
 
-def _batch(settings: Settings, scale: Scale, records: int) -> int:
-    batch, alpha = settings.batch_size, settings.alpha
+def _batch(scale: Scale, records: int, batch: int | None, alpha: float | None) -> int:
     if batch is None:
         batch = max(1, records // _BATCHES)
         if alpha is not None:
@@ -325,56 +273,21 @@ def _batch(settings: Settings, scale: Scale, records: int) -> int:
     return batch
 
 
-def _difference_size(settings: Settings, estimate: EstimateQuery) -> int | None:
-    if not settings.fixed:
-        return None
-    if settings.difference_size is None:
-        return max(1, int(estimate.batch_size) // 8)
-    return _validate.positive_int("difference_size", settings.difference_size)
+def most_steps(given: int | None) -> int:
+    """Returns the cap on the steps."""
+    return _validate.positive_int("steps", LONGEST if given is None else given)
 
 
-def pace(
-    settings: Settings,
-    scale: Scale,
-    alpha: float,
-    estimate: EstimateQuery,
-    curvature: float,
-    objective: Objective,
-) -> dict[str, Any]:
-    """Returns step size, thresholds and kicks, as leaves.
-
-    The batch of ``estimate`` decides how loud the noise is; ``curvature`` is sqrt(rho alpha), and
-    the objective's smoothness is with its regularizer.
-    """
-    step = settings.step_size
-    if step is None:
-        usual = None if objective.defaults is None else objective.defaults.step_size
-        step = usual or 1 / (objective.smoothness or scale.smoothness)
-    drift = settings.drift_threshold
-    if drift is None:
-        drift = scale.drift(alpha) / 2
-        drift = drift**2 if settings.squared_drift else drift
-    # What an estimate is off by: the noise, and the chance of a batch.
-    batch = float(estimate.batch_size)
-    loudness = scale.lipschitz * scale.noise / batch
-    error = loudness + scale.lipschitz / math.sqrt(batch)
-    frozen = settings.frozen_steps
-    if frozen is None:
-        frozen = math.ceil(min(settings.patience * scale.smoothness / curvature, LONGEST))
-    kick = loudness if settings.kick is None else settings.kick
-    threshold = settings.kick_threshold
-    return {
-        "step_size": base.positive_leaf("step_size", step),
-        "drift_threshold": _threshold(drift),
-        "kick": base.to_leaf(_validate.non_negative("kick", kick)),
-        "kick_threshold": base.positive_leaf(
-            "kick_threshold", 2 * error if threshold is None else threshold
-        ),
-        "frozen_steps": _validate.positive_int("frozen_steps", frozen),
-    }
+def step_size(objective: Objective, scale: Scale, given: float | None) -> float:
+    """Returns eta, by default of the smoothness of the objective with its regularizer."""
+    usual = None if objective.defaults is None else objective.defaults.step_size
+    usual = usual or 1 / (objective.smoothness or scale.smoothness)
+    return base.positive_leaf("step_size", usual if given is None else given)
 
 
-def _threshold(drift: float) -> float:
+def drift_threshold(scale: Scale, alpha: float, given: float | None) -> float:
+    """Returns kappa, by default half of the theorem's; it may be infinite."""
+    drift = scale.drift(alpha) / 2 if given is None else given
     if drift == math.inf:
         return drift
     if not drift > 0:
@@ -383,3 +296,27 @@ def _threshold(drift: float) -> float:
             "gradient; for that use dp_gradient_descent, or batch_size with drift_threshold=1e-6."
         )
     return base.positive_leaf("drift_threshold", drift)
+
+
+def kicks(
+    scale: Scale,
+    estimate: EstimateQuery,
+    curvature: float,
+    kick: float | None,
+    threshold: float | None,
+    frozen: int | None,
+) -> dict[str, Any]:
+    """Returns the fields of ``Kicks``; ``curvature`` is sqrt(rho alpha)."""
+    batch = float(estimate.batch_size)
+    loudness = scale.lipschitz * scale.noise / batch
+    # What an estimate is off by: the noise, and the chance of a batch.
+    error = loudness + scale.lipschitz / math.sqrt(batch)
+    if frozen is None:
+        frozen = math.ceil(min(_PATIENCE * scale.smoothness / curvature, LONGEST))
+    kick = _validate.non_negative("kick", loudness if kick is None else kick)
+    threshold = 2 * error if threshold is None else threshold
+    return {
+        "kick": base.to_leaf(kick),
+        "kick_threshold": base.positive_leaf("kick_threshold", threshold),
+        "frozen_steps": _validate.positive_int("frozen_steps", frozen),
+    }

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, compose
 from dpjax.algorithms import base
 from dpjax.algorithms import svrg_theory as theory
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single
 from dpjax.objectives import Objective
-from dpjax.oracles import LEAST, AnchoredQuery, AnchorQuery, DifferenceQuery, Evaluations, Query
+from dpjax.oracles import LEAST, AnchorQuery, DifferenceQuery, Query
 
 
 class State(NamedTuple):
@@ -48,8 +48,8 @@ class Info(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Epochs(base.Planned):
-    """The steps of algorithms 1 and 2, whatever becomes of the gradient at the anchor.
+class SvrgEpochs(base.Planned):
+    """The steps of algorithms 1 and 2, whatever is asked for their gradient: see ``estimate``.
 
     In the paper's notation, ``epochs`` is T, ``epoch_length`` m and ``step_size`` eta.
     """
@@ -80,7 +80,7 @@ class Epochs(base.Planned):
         """One inner step (lines 5 to 7); where an epoch begins, the anchor first (lines 2 to 4)."""
         del key
         state, renew = self._entered(state)
-        known, estimate = self._estimate(state, renew, ask)
+        known, estimate = self.estimate(state, renew, ask)
         moved = jax.tree.map(
             lambda w, v: w - (self.step_size * v).astype(w.dtype), state.params, estimate
         )
@@ -107,8 +107,14 @@ class Epochs(base.Planned):
         )
         return entered, renew
 
-    def _estimate(self, state: State, renew: Array, ask: base.Ask) -> tuple[Params, Params]:
-        """The released gradient at the anchor, and v_t."""
+    def estimate(self, state: State, renew: Array, ask: base.Ask) -> tuple[Params, Params]:
+        """Returns what is released of the gradient at the anchor, and v_t; asks each query once.
+
+        Args:
+          state: in whose epoch the step is.
+          renew: whether the step begins it, so that the anchor is another one, bool ().
+          ask: as in ``step``.
+        """
         raise NotImplementedError
 
     def _next_epoch(self, state: State) -> State:
@@ -125,7 +131,7 @@ class Epochs(base.Planned):
 
 
 @pytree_dataclass
-class VarianceReduced(Epochs):
+class VarianceReduced(SvrgEpochs):
     """Configuration of DP-SVRG and DP-SVRG++; made by ``dp_svrg`` and ``dp_svrg_plus_plus``.
 
     What the paper draws noise for in one piece, v_t, is here the sum of two answers: the gradient
@@ -147,40 +153,11 @@ class VarianceReduced(Epochs):
         anchors = self.anchor.event(self.epochs)
         return compose([anchors, self.difference.event(int(self.steps))])
 
-    def _estimate(self, state: State, renew: Array, ask: base.Ask) -> tuple[Params, Params]:
+    def estimate(self, state: State, renew: Array, ask: base.Ask) -> tuple[Params, Params]:
         answer = ask(self.anchor, state.anchor, renew=renew)
         known = jax.tree.map(lambda new, old: jnp.where(renew, new, old), answer, state.gradient)
         change = ask(self.difference, state.params, anchor=state.anchor)
         return known, jax.tree.map(jnp.add, change, known)
-
-
-@pytree_dataclass
-class PrintedVarianceReduced(Single, Epochs):
-    """Configuration of the paper's form; made with ``anchor="exact"``.
-
-    The exact gradient at the anchor is what the query remembers, a secret of the driver: it enters
-    every step before the noise, and is in no state, history, solution or checkpoint.
-    """
-
-    query: AnchoredQuery
-
-    @property
-    def title(self) -> str:
-        return f"{super().title} (exact anchor, secret)"
-
-    @property
-    def evaluations(self) -> Evaluations:
-        """Two gradients of each record of a batch, and one of every record at each anchor."""
-        steps = self.query.evaluations(int(self.steps))
-        whole = dataclasses.replace(self.query, setting=self.query.setting.of_all)
-        whole = whole.evaluations(self.epochs)
-        # Of the two gradients that an answer takes the anchor takes one.
-        return Evaluations(*(of + all_of // 2 for of, all_of in zip(steps, whole, strict=True)))
-
-    def _estimate(self, state: State, renew: Array, ask: base.Ask) -> tuple[Params, Params]:
-        answer = ask(self.query, state.params, anchor=state.anchor, renew=renew)
-        # Nothing is released at the anchor.
-        return state.gradient, answer
 
 
 def _norm(tree: Params) -> Array:
@@ -206,11 +183,10 @@ def dp_svrg(
     smoothness: float | None = None,
     strong_convexity: float | None = None,
     initial_gap: float | None = None,
-    anchor: str = "noisy",
     anchor_share: float = 0.6,
     capacity: int | None = None,
     accountant: str = "pld",
-) -> VarianceReduced | PrintedVarianceReduced:
+) -> VarianceReduced:
     """Returns DP-SVRG, calibrated to the budget: for strongly convex objectives with a prox.
 
     Args:
@@ -230,9 +206,6 @@ def dp_svrg(
       smoothness: L of the data term; by default the objective's constant. Clipping enforces it.
       strong_convexity: mu; by default the regularizer's.
       initial_gap: public bound on F(x0) - min F, used for T; by default phi(0) of a margin loss.
-      anchor: ``"noisy"``: the anchor's gradient is a release of its own. ``"exact"``: the printed
-        form, whose exact gradient at the anchor is secret state of the run and enters every step
-        before the noise; more noise, and for ``"pld"`` without ``replace_one`` alone.
       anchor_share: part of mu^2, the square of the budget's Gaussian mu, for the anchors.
       capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       accountant: ``"pld"`` or ``"rdp"``; the paper's noise formula is not private, see Reference.
@@ -248,8 +221,7 @@ def dp_svrg(
       UserWarning: if ``step_size`` is above the theorem's bound.
 
     Privacy: releases T clipped mean gradients and, at every inner step, the clipped difference to
-      the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered. With
-      ``anchor="exact"`` a step releases the sum of both, a mixture of Gaussians.
+      the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered.
 
     Reference: Wang, Ye and Xu (2017), algorithm 1 and theorem 4.2, with the noise split in two:
       noise in one piece has to hide the anchor's exact gradient at every step. For batches the
@@ -263,11 +235,11 @@ def dp_svrg(
     >>> [(release.name, release.count) for release in algorithm.event.releases]
     [('anchor', 4), ('difference', 248)]
     """
-    problem = theory.check_problem(objective, budget, data_size, dimension, accountant, anchor)
+    problem = theory.check_problem(objective, budget, data_size, dimension, accountant)
     sizes = (batch_size, capacity, anchor_share)
     asked = theory.asked(objective, clip_norm, smoothness, *sizes)
     mu = theory.strong_convexity(objective, strong_convexity)
-    length = theory.optional_count("epoch_length", epoch_length)
+    length = _validate.optional_count("epoch_length", epoch_length)
     usual = length
     if usual is None:
         first = theory.first_step_size(asked, step_size)
@@ -282,7 +254,7 @@ def dp_svrg(
         epochs = max(1, math.ceil(math.log2(max(gap / noise, 1.0))))
     steps = theory.all_steps(epochs, steps, lambda count: count * length)
     fields = {"step_size": eta, "epoch_length": length, "doubling": False}
-    return _configured(problem, asked, steps, fields, anchor)
+    return _configured(problem, asked, steps, fields)
 
 
 def dp_svrg_plus_plus(
@@ -299,11 +271,10 @@ def dp_svrg_plus_plus(
     clip_norm: float | None = None,
     smoothness: float | None = None,
     initial_gap: float | None = None,
-    anchor: str = "noisy",
     anchor_share: float = 0.6,
     capacity: int | None = None,
     accountant: str = "pld",
-) -> VarianceReduced | PrintedVarianceReduced:
+) -> VarianceReduced:
     """Returns DP-SVRG++, calibrated to the budget: for convex objectives, strongly or not.
 
     Epoch s has 2^s m steps and goes on where the one before ended; only the anchor is an average.
@@ -335,14 +306,14 @@ def dp_svrg_plus_plus(
     >>> [(release.name, release.count) for release in algorithm.event.releases]
     [('anchor', 4), ('difference', 30)]
     """
-    problem = theory.check_problem(objective, budget, data_size, dimension, accountant, anchor)
+    problem = theory.check_problem(objective, budget, data_size, dimension, accountant)
     sizes = (batch_size, capacity, anchor_share)
     asked = theory.asked(objective, clip_norm, smoothness, *sizes)
     if steps is None and epochs is None:
         gap = base.initial_gap(objective, initial_gap)
         ratio = gap / theory.noise(problem, asked.clip_norm)
         epochs = max(1, math.ceil(math.log2(max(ratio, 1.0))))
-    length = theory.optional_count("epoch_length", epoch_length)
+    length = _validate.optional_count("epoch_length", epoch_length)
 
     def planned(length: int) -> int:
         return theory.all_steps(epochs, steps, lambda count: (2 ** (count + 1) - 2) * length)
@@ -353,19 +324,14 @@ def dp_svrg_plus_plus(
     eta = theory.step_size(asked, problem.data_size, step_size, (13, 13))
     length = length or math.ceil(1 / eta)
     fields = {"step_size": eta, "epoch_length": length, "doubling": True}
-    return _configured(problem, asked, planned(length), fields, anchor)
+    return _configured(problem, asked, planned(length), fields)
 
 
 def _configured(
-    problem: base.Problem, asked: theory.Asked, steps: int, fields: dict[str, Any], anchored: str
-) -> VarianceReduced | PrintedVarianceReduced:
+    problem: base.Problem, asked: theory.Asked, steps: int, fields: dict[str, Any]
+) -> VarianceReduced:
     fields["step_size"] = base.positive_leaf("step_size", fields["step_size"])
     fields |= problem.plan(steps, max(1 << (steps - 1).bit_length(), base.LONGEST))
-    if anchored == "exact":
-        query = theory.exact_anchor_query(problem, asked, steps)
-        exact = PrintedVarianceReduced(query=query, **fields)
-        problem.check_spent(exact.event)
-        return exact
     epochs = theory.epochs_of(steps, fields["epoch_length"], fields["doubling"])
     anchor, difference = theory.split_queries(problem, asked, steps, epochs)
     made = VarianceReduced(anchor=anchor, difference=difference, **fields)

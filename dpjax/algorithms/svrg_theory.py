@@ -11,7 +11,6 @@ from dpjax.algorithms import base
 from dpjax.algorithms.common import refuse_paper
 from dpjax.objectives import Objective
 from dpjax.oracles import (
-    AnchoredQuery,
     AnchorQuery,
     DifferenceQuery,
     check_batch_size,
@@ -52,36 +51,13 @@ def check_problem(
     data_size: int,
     dimension: int,
     accountant: str,
-    anchor: str,
 ) -> base.Problem:
     """Returns the arguments all factories share, or raises naming the one that is wrong."""
-    if _validate.choice("anchor", anchor, ("noisy", "exact")) == "exact":
-        _check_exact(accountant, getattr(budget, "relation", None))
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     why = "the formula of theorems 4.1 and 4.3 is of another, and has no proven constant"
     refuse_paper(accountant, "the split noise of DP-SVRG", why)
     _ = objective.prox  # raises where there is none
     return problem
-
-
-def _check_exact(accountant: str, relation: str | None) -> None:
-    if accountant == "paper":
-        raise ValueError(
-            "accountant='paper' is refused with anchor='exact': the paper's formula is for "
-            "relation='replace_one', for which this form has no proved accounting, and its "
-            "literal constant gives no privacy (at batch size 1, delta is 0.86). Take "
-            "accountant='pld' with relation='zero_out', or anchor='noisy'."
-        )
-    if relation == "replace_one":
-        raise ValueError(
-            "anchor='exact' has no proven accounting under relation='replace_one': the natural "
-            "dominating pair is not the worst case. Declare 'zero_out' or 'add_or_remove_one', "
-            "or take anchor='noisy'."
-        )
-    if accountant == "rdp":
-        raise ValueError(
-            "anchor='exact' has no bound for accountant='rdp'; take 'pld', or anchor='noisy'."
-        )
 
 
 def asked(
@@ -121,11 +97,6 @@ def needed(objective: Objective, mu: float | None, argument: str) -> float:
             f"known to be strongly convex: add L2, give {argument}, or take dp_svrg_plus_plus."
         )
     return mu
-
-
-def optional_count(name: str, value: int | None) -> int | None:
-    """Returns ``value`` if it is None or a whole number of at least 1; else raises."""
-    return None if value is None else _validate.positive_int(name, value)
 
 
 def first_step_size(asked: Asked, given: float | None) -> float:
@@ -216,30 +187,3 @@ def split_queries(
         return compose([anchor.event(epochs), difference(multiplier).event(steps)])
 
     return anchor, difference(calibrate(event, budget, problem.accountant))
-
-
-def exact_anchor_query(problem: base.Problem, asked: Asked, steps: int) -> AnchoredQuery:
-    """Returns the query of the paper's form, calibrated to the budget.
-
-    Raises:
-      ValueError: without batches, or if no noise reaches the budget.
-    """
-    budget, n = problem.budget, problem.data_size
-    sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.capacity)
-    if sampler.reads_all:
-        raise ValueError(
-            f"anchor='exact' needs sampled batches; batch_size={n} uses all records, where the "
-            "gradient at the anchor cancels. Use dp_gradient_descent, or a smaller batch_size."
-        )
-
-    def query(multiplier: float) -> AnchoredQuery:
-        return AnchoredQuery(
-            setting=problem.setting.drawn_by(sampler),
-            noise_multiplier=multiplier,
-            clip_norm=asked.clip_norm,
-        )
-
-    def event(multiplier: float) -> Event:
-        return query(multiplier).event(steps)
-
-    return query(calibrate(event, budget, problem.accountant))

@@ -135,14 +135,11 @@ def score(
       log p(answer | D') - log p(answer | D), and ``seen`` with this answer.
     """
     pair = [_as_read(query, examples) for examples in worlds[:2]]
-    memories = [query.memory(records, params, **public) for records in pair]
-
-    def law(records: PyTree, memory: PyTree | None, mask: Array | None) -> tuple:
-        kept = {} if memory is None else {"memory": memory}
-        return query.likelihood_terms(answer, records, params, mask, **public, **kept)
 
     def compare(mask: Array | None) -> tuple[Array, tuple]:
-        here, there = (law(*world, mask) for world in zip(pair, memories, strict=True))
+        here, there = (
+            query.likelihood_terms(answer, records, params, mask, **public) for records in pair
+        )
         found = [
             noise.score(before, reply, mean, other, _above_zero(stddev))
             for before, (noise, reply, mean, stddev), (_, _, other, _) in zip(
@@ -154,9 +151,9 @@ def score(
 
     total, after = compare(None)
     if not query.sampler.reads_all:
-        # What a record that is not drawn contributes through what the query remembers of all.
+        # What a record that is not drawn contributes through what is secret of all records.
         undrawn = jnp.zeros(())
-        if memories[0] is not None:
+        if type(query).secret_arguments is not Query.secret_arguments:
             undrawn, _ = compare(jnp.zeros(jax.tree.leaves(pair[0])[0].shape[0], bool))
         total = query.sampler.mixture(total, undrawn)
     # A step that is not asked reads nothing, so its answer tells no world from the other.

@@ -120,29 +120,6 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
             quick=Power(100_000, 0.70),
         ),
     ),
-    # Exact-anchor SVRG, 5 epochs of 20 steps around a secret gradient. The canary's gradient turns
-    # at the first step from an anchor. Its part of the exact gradient is then opposite to its
-    # contribution when it is drawn, while the accounting assumes that both are parallel. A large
-    # budget and few draws make that loss of power small.
-    "svrg-exact": (
-        EVERY["dp-svrg"],
-        Scenario(
-            loss="departing",
-            settings={
-                "batch_size": 1,
-                "epochs": 5,
-                "epoch_length": 20,
-                "step_size": 1.0,
-                "clip_norm": 1e-3,
-                "smoothness": 0.01,
-                "anchor": "exact",
-            },
-            data_size=200,
-            epsilon=10.0,
-            full=Power(200_000, 0.85),
-            quick=Power(10_000, 0.45),
-        ),
-    ),
     "spider-tree": _again(
         "spider",
         settings={"noise": "tree", "steps": 16, "candidates": 0},

@@ -1,13 +1,11 @@
 """Baselines: methods of other papers, run like any algorithm."""
 
 from dpjax.algorithms import factories
-from dpjax.baselines.gauss_psgd import gauss_psgd
 from dpjax.baselines.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.baselines.newton import dp_newton
 from dpjax.baselines.objective_perturbation import objective_perturbation
 from dpjax.baselines.perturbation import output_perturbation
 from dpjax.baselines.registry import ENTRIES, EVERY
-from dpjax.baselines.spiders import fixed_batch_spider, spider_boost
 from dpjax.baselines.stochastic_gradient import dp_sgd
 
 BASELINES = factories(ENTRIES)
@@ -26,9 +24,6 @@ __all__ = [
     "dp_gradient_descent_with_selection",
     "dp_newton",
     "dp_sgd",
-    "fixed_batch_spider",
-    "gauss_psgd",
     "objective_perturbation",
     "output_perturbation",
-    "spider_boost",
 ]

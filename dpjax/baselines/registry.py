@@ -1,7 +1,5 @@
 """The registry of baselines, and of all algorithms: one row makes one usable, tested and listed."""
 
-import functools
-
 from dpjax.algorithms import registry
 from dpjax.algorithms.entry import Entry, Example, Power, Scenario
 from dpjax.algorithms.registry import (
@@ -9,34 +7,13 @@ from dpjax.algorithms.registry import (
     CLIP,
     FIFTHS,
     HALF,
-    NO_ABSENCE,
     NO_RENYI,
-    PASS,
-    SEGMENTS,
 )
-from dpjax.baselines.gauss_psgd import gauss_psgd
 from dpjax.baselines.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.baselines.newton import dp_newton
 from dpjax.baselines.objective_perturbation import objective_perturbation
 from dpjax.baselines.perturbation import output_perturbation
-from dpjax.baselines.spiders import fixed_batch_spider, spider_boost
 from dpjax.baselines.stochastic_gradient import dp_sgd
-
-_FIXED_BATCHES = Example(
-    settings={"batch_size": 9, "difference_size": 9},
-    plain=PASS,
-    refuses=NO_ABSENCE | {("replace_one", "paper"): "the noise of a tree"},
-    single_pass=True,
-)
-# Attacks on one pass, on batches of fixed size and on the noise of a segment.
-_one_pass = functools.partial(
-    Scenario,
-    loss="alternating",
-    data_size=100,
-    full=Power(100_000, 0.85),
-    quick=Power(20_000, 0.70),
-    kills="prefix noise x0.5",
-)
 
 ENTRIES: tuple[Entry, ...] = (
     Entry(
@@ -99,42 +76,6 @@ ENTRIES: tuple[Entry, ...] = (
             kills="no clipping",
         ),
         grid={"step_size": (4.0, 16.0, 64.0)},
-    ),
-    Entry(
-        name="spider-fixed",
-        factory=fixed_batch_spider,
-        asks="as `spider`, with fixed batches and independent noise, renewed by drift",
-        example=_FIXED_BATCHES,
-        # Its drift refreshes it at every third step.
-        scenario=_one_pass(
-            settings=SEGMENTS
-            | {"difference_size": 5, "drift_threshold": 6e-7, "kick": 0.0, "candidates": 0},
-        ),
-    ),
-    Entry(
-        name="spider-boost",
-        factory=spider_boost,
-        asks="as `spider-fixed`, renewed every so many steps",
-        example=_FIXED_BATCHES,
-        scenario=_one_pass(
-            settings=SEGMENTS | {"difference_size": 5, "period": 4, "candidates": 0},
-        ),
-    ),
-    Entry(
-        name="gauss-psgd",
-        factory=gauss_psgd,
-        asks="as `spider`, with noise at every step near a saddle; it stops where it stays",
-        example=Example(
-            settings={"batch_size": 9, "escape_steps": 50},
-            plain=PASS,
-            refuses=NO_ABSENCE,
-            single_pass=True,
-        ),
-        # Always near a saddle, and without perturbations.
-        scenario=_one_pass(
-            settings=SEGMENTS
-            | {"horizon": 4, "drift_threshold": 1e6, "kick": 0.0, "escape_steps": 100},
-        ),
     ),
     Entry(
         name="objective-perturbation",

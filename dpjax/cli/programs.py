@@ -22,7 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 import dpjax
 from dpjax import mechanisms, transforms
 from dpjax.baselines import EVERY
-from dpjax.driver import loop
+from dpjax.driver import program
 from dpjax.models import CNN, ResNet20
 from dpjax.placement import shard
 
@@ -352,5 +352,5 @@ def _on_devices(name: str, count: int) -> tuple[float, str]:
         sizes["batch_size"] = _MANY // 64
     start = jax.random.key(0), jnp.zeros(_WIDTH)
     algorithm, *start = jax.tree.map(shape, (_example(name, **sizes), *start))
-    made = loop._solve.lower(algorithm, data, *start, unit="row", unit_rows=False).compile()
+    made = program._solve.lower(algorithm, data, *start, unit="row", unit_rows=False).compile()
     return _megabytes(made), made.as_text() or ""

@@ -17,9 +17,9 @@ from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import recount_accountant
 from dpjax.cli import problem
 from dpjax.cli.problem import Setting
-from dpjax.driver.answers import ANSWERS, ENDS, line
 from dpjax.reporting.facts import ITERATES
 from dpjax.results import guarantee
+from dpjax.results.answers import ANSWERS, ENDS, line
 from dpjax.results.remarks import remarks
 
 EXACT = ("exact_objective", "exact_gradient_norm", "exact_min_eigenvalue", "exact_accuracy")

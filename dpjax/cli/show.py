@@ -11,8 +11,8 @@ import dpjax
 from dpjax.cli import options, report
 from dpjax.cli.parser import Parser
 from dpjax.display.cards import printable
-from dpjax.driver.answers import ANSWERS
 from dpjax.reporting import Facts, facts_of
+from dpjax.results.answers import ANSWERS
 
 _EXAMPLES = """
 dpjax show model

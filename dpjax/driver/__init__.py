@@ -3,7 +3,8 @@
 from dpjax.driver.checkpoint import ResumeMismatch, holds_run
 from dpjax.driver.checks import check_data
 from dpjax.driver.keys import root_key
-from dpjax.driver.loop import Trajectory, solve, starting_point, trajectory
+from dpjax.driver.prepare import starting_point
+from dpjax.driver.program import Trajectory, solve, trajectory
 from dpjax.driver.progress import Watch, run, seconds_per_step
 from dpjax.results.coefficients import Coefficients
 from dpjax.results.description import Description

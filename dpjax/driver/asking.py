@@ -1,9 +1,8 @@
-"""What a step may ask of the data, checked while tracing, and what queries remember of the data."""
+"""What a step may ask of the data, checked while tracing."""
 
 import collections
-import dataclasses
+import functools
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -11,11 +10,11 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.extend.core import get_opaque_trace_state
 
-from dpjax._typing import Array, Params, PyTree, is_own, pytree_dataclass
+from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm
 from dpjax.mechanisms import derive
-from dpjax.oracles import Query, bind, check_query, only_where
+from dpjax.oracles import Query, bind, check_query
 from dpjax.placement.shard import over_shares
 
 # Purposes of the training's key that are not those of a query: their keys are used for other draws.
@@ -30,51 +29,26 @@ class Bound(NamedTuple):
     key: Array
 
 
-@pytree_dataclass
-class Secrets:
-    """Exact values that noise is added to later, such as the gradient at an anchor.
-
-    Args:
-      known: bool, shape (); whether ``values`` belong to the state they come with.
-
-    Privacy: SECRET, un-noised. They live in the loop's carry alone: no solution, history,
-      checkpoint or message holds them, and no algorithm is handed them. A run that goes on computes
-      them again from its released state.
-    """
-
-    known: Array = dataclasses.field(repr=False)
-    values: dict[str, PyTree] = dataclasses.field(repr=False)
-
-
 class Asking:
     """The ``ask`` of one step, or of the end of a run: it answers each query once, where it stands.
 
     Args:
       step: number of the step; of the end, one that no step has.
-      secrets: what queries remember from the step before; None at a run's start.
 
     Privacy: the key of an answer is made of the query's name and the step, so a second answer in
       the step would have the same noise, and their difference none.
     """
 
-    def __init__(self, bound: Bound, step: Array, secrets: Secrets | None = None):
-        self._bound, self._step, self._secrets = bound, step, secrets
+    def __init__(self, bound: Bound, step: Array):
+        self._bound, self._step = bound, step
         self._place = get_opaque_trace_state()
         self.asked: list[Asked] = []
         self.evidence: list[Array] = []
-        self._remembered: dict[str, PyTree] = {}
 
     @property
     def key(self) -> Array:
         """The step's own key, for public coins; no noise of an answer is drawn with it."""
         return derive(self._bound.key, "step", self._step)
-
-    @property
-    def secrets(self) -> Secrets | None:
-        """What the queries remember after this step; None if they remember nothing."""
-        held = {} if self._secrets is None else self._secrets.values
-        values = held | self._remembered
-        return Secrets(jnp.array(True), values) if values else None
 
     def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
         """Returns the noisy answer to ``query`` at ``params``.
@@ -86,16 +60,12 @@ class Asking:
             in this step, or that is asked from inside a transformation.
         """
         self._check(query)
-        condition, told = query.is_asked(**public), public
+        condition = query.is_asked(**public)
         self.asked.append(Asked(query.name, condition is not None))
         own = query.step_key(self._bound.key, self._step, **public)
-        memory = self._memory_of(query, params, public)
-        if memory is not None:
-            self._remembered[query.name] = memory
-            public = public | {"memory": memory}
         answer = query.answer(own, self._bound.records, params, **public)
         counts = 1.0 if condition is None else jnp.asarray(condition, jnp.float32)
-        evidence = query.evidence(answer, params, **told)
+        evidence = query.evidence(answer, params, **public)
         self.evidence += [jnp.array(pair, jnp.float32) * counts for pair in evidence]
         # Post-processing: the dtype follows the parameters, whatever that of the data.
         wide = wide_dtype(params)
@@ -137,27 +107,6 @@ class Asking:
                 "more often than algorithm.event counts. Ask in the step itself and hand the "
                 "answer in; where not every step needs an answer, ask with asked=CONDITION."
             )
-
-    def _memory_of(self, query: Query, params: Params, public: dict[str, Any]) -> PyTree | None:
-        if not query.remembers:
-            return None
-        records, held = self._bound.records, self._secrets
-        if held is None or query.name not in held.values:
-            return over_shares(_memory, records, None, query, params, public)
-        # One program computes it in a run and where one goes on, so that both agree bit for bit.
-        return only_where(
-            jnp.asarray(query.renews(**public)) | ~held.known,
-            lambda place: over_shares(_memory, records, None, query, *place),
-            jax.tree.map(jnp.asarray, (params, public)),
-            held.values[query.name],
-        )
-
-
-def _memory(
-    records: PyTree, mask: None, query: Query, params: Params, public: dict[str, Any]
-) -> PyTree | None:
-    del mask
-    return query.memory(records, params, **public)
 
 
 def _same(query: Query, own: Query) -> bool:
@@ -234,9 +183,8 @@ class _Counting(Asking):
 
     def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
         answer = super().__call__(query, params, **public)
-        key, records, held = self._bound.key, self._bound.records, self._remembered
-        more = {"memory": held[query.name]} if query.name in held else {}
-        more |= public | query.inner_noise(key, records, params)
+        key, records = self._bound.key, self._bound.records
+        more = public | query.secret_arguments(key, records, params, **public)
         parts = over_shares(
             lambda r, m, p, more: query.exact(r, p, m, **more),
             *query._drawn(key, records),
@@ -251,25 +199,32 @@ class _Counting(Asking):
 
 
 def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> None:
-    """Raises if an algorithm or query from outside does what it may not, before anything is spent.
+    """Raises if an algorithm or query does what it may not, before anything is spent.
 
-    An algorithm whose classes are dpjax's own passes: tests have counted what it asks. Of examples
-    and parameters shapes and dtypes are read.
+    Of examples and parameters shapes and dtypes are read.
 
     Raises:
       ValueError: as ``check_query`` and ``Asking``; or, outside ``jit`` alone, as
         ``check_counts``.
     """
-    foreign = [query for query in algorithm.queries if not is_own(query)]
-    for query in foreign:
+    for query in algorithm.queries:
         check_query(query)
-    size = getattr(algorithm, "subspace_dimension", algorithm.dimension)
-    counted = all(query.setting.dimension >= size for query in algorithm.queries)
-    if counted and not foreign and all(map(is_own, _algorithms_in(algorithm))):
-        return
-    asked = questions(algorithm, examples, params, _Counting)
+    leaves, structure = jax.tree.flatten((algorithm, examples, params))
+    asked = _counted(structure, tuple(map(_shape_of, leaves)))
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
         check_counts(algorithm, asked)
+
+
+# What is asked follows from structure, shapes and dtypes, so that a sweep is traced once.
+@functools.lru_cache(maxsize=256)
+def _counted(structure: Any, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> Questions:
+    algorithm, examples, params = jax.tree.unflatten(structure, shapes)
+    return questions(algorithm, examples, params, _Counting)
+
+
+def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    weak = jax.typeof(leaf).weak_type
+    return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf), weak_type=weak)
 
 
 def check_counts(algorithm: Algorithm, asked: Questions) -> None:
@@ -283,14 +238,15 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
         for part in release.parts():
             booked[part.name] += part.count
     steps = min(int(algorithm.steps), algorithm.max_steps)
-    answers, draws = collections.Counter[str](), 0
+    answers, most, draws = collections.Counter[str](), collections.Counter[str](), 0
     for every, times in ((asked.step, steps), (asked.end, 1)):
         for one in every:
             answers[one.name] += 0 if one.conditional else times
-            draws += 0 if one.conditional else times * one.noise_draws
+            most[one.name] = max(most[one.name], one.noise_draws)
     for query in algorithm.queries:
         if not (times := answers[query.name]):
             continue
+        draws += query.most_answers(times) * most[query.name]
         # The query says what so many answers release: those of a single pass are one release.
         for needed in query.event(times).releases:
             if needed.count > booked[needed.name]:
@@ -306,12 +262,3 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
             f"charged for {charged:,}: make its queries with Setting(..., dimension=P) for P "
             "parameters, or say how many an answer has in noise_draws, of a query or a Release."
         )
-
-
-def _algorithms_in(algorithm: Any) -> Iterator[Any]:
-    """The algorithm, and those it wraps."""
-    yield algorithm
-    for field in dataclasses.fields(algorithm) if dataclasses.is_dataclass(algorithm) else ():
-        inner = getattr(algorithm, field.name)
-        if hasattr(inner, "step") and hasattr(inner, "queries"):
-            yield from _algorithms_in(inner)

@@ -5,14 +5,14 @@ from collections.abc import Callable
 import jax
 from jax.core import Tracer
 
-from dpjax._typing import Array, Params, PyTree, confusable, is_own
+from dpjax._typing import Array, Params, PyTree, confusable
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.datasets.base import check_arrays
 from dpjax.driver import fingerprint
-from dpjax.driver.asking import check_questions
 from dpjax.mechanisms.used_keys import guessable
 from dpjax.objectives import Objective
+from dpjax.objectives.classifier import CrossEntropy
 from dpjax.objectives.units import UnitLoss
 from dpjax.oracles import check_examples
 from dpjax.placement.processes import Team
@@ -44,7 +44,6 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
         check_examples(query, examples, params)
     if isinstance(data, Dataset):
         _check_declared(algorithm.objective, data, examples, params)
-    check_questions(algorithm, examples, params)
 
 
 def check_alike(
@@ -79,9 +78,9 @@ def _check_declared(objective: Objective, data: Dataset, examples: PyTree, param
     declared = 0 if scale is None or scale.classes is None else len(scale.classes)
     if kind is not None:
         counted = kind.classes
-    elif apply := is_own(loss) and getattr(loss, "apply", None):
+    elif isinstance(loss, CrossEntropy):
         record = jax.eval_shape(lambda x: jax.tree.map(lambda leaf: leaf[row], x), examples[0])
-        logits = jax.eval_shape(apply, params, record).shape[-1]
+        logits = jax.eval_shape(loss.apply, params, record).shape[-1]
         if declared > logits:
             raise ValueError(
                 f"the data declare {declared} classes, and the network gives {logits} logits: give "

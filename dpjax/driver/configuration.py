@@ -14,7 +14,7 @@ import numpy as np
 import optax
 
 from dpjax._program import CallsPython, sha256, trace
-from dpjax._typing import Array, Params, PyTree, is_own
+from dpjax._typing import Array, Params, PyTree
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.common import proximal
@@ -110,11 +110,11 @@ def _never_changes(objective: Objective) -> bool:
     if not (objective.regularizer is None or isinstance(objective.regularizer, PENALTIES)):
         return False
     loss, form, phi = objective.loss, objective.linear, objective.margin
-    if not (isinstance(loss, LossOfScores) and loss.form == form and is_own(form)):
+    if not (isinstance(loss, LossOfScores) and loss.form == form and _is_of_this_version(form)):
         return False
     if phi is not None and getattr(phi, "__module__", None) != margin.__name__:
         return False
-    return objective.model is None or is_own(objective.model)
+    return objective.model is None or _is_of_this_version(objective.model)
 
 
 def difference(was: dict[str, str], is_: dict[str, str]) -> str:
@@ -168,7 +168,7 @@ class _Reader:
             long = f"{array.dtype}{array.shape} #{sha256(array.tobytes().hex())}"
             yield path, long if array.ndim else _words(array.item())
         elif (fields := _fields(value)) is not None:
-            self.foreign |= not type(value).__module__.startswith("dpjax.")
+            self.foreign |= not _is_of_this_version(value)
             yield path or "algorithm", type(value).__qualname__
             for name in fields:
                 # What was declared goes by its own name, such as epsilon.
@@ -226,7 +226,7 @@ class _Reader:
         yield from self.functions(f"{path}.", objective)
         for name in ("name", "constants", "defaults"):
             yield from self.read(f"{path}.{name}", getattr(objective, name))
-        if type(objective.regularizer).__module__.startswith("dpjax."):
+        if _is_of_this_version(objective.regularizer):
             for name in _fields(objective.regularizer) or ():
                 found = getattr(objective.regularizer, name)
                 yield from self.read(f"{path}.regularizer.{name}", found)
@@ -284,6 +284,11 @@ class _Reader:
         program = trace(function, *arguments)
         self.traced += program.traced
         return program.digest
+
+
+def _is_of_this_version(value: Any) -> bool:
+    """Whether dpjax's version, which a checkpoint compares, tells the code of its class."""
+    return type(value).__module__.split(".")[0] == "dpjax"
 
 
 def _is_same(objective: Objective, other: Objective) -> bool:

@@ -2,6 +2,7 @@
 
 import bisect
 import contextlib
+import dataclasses
 import functools
 import math
 import os
@@ -18,19 +19,15 @@ from dpjax.accounting import Ledger
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.display.bar import Bar
-from dpjax.distributed import mesh_of
 from dpjax.driver import loop, resume
 from dpjax.driver.asking import bind_records, bind_with_key
-from dpjax.driver.checks import check_alike, check_data
-from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import ADVICE, root_key
-from dpjax.driver.self_test import check_devices
-from dpjax.mechanisms.used_keys import claimed, guessable
+from dpjax.driver.prepare import Training, prepare, starting_point
+from dpjax.mechanisms.used_keys import claimed
 from dpjax.oracles import prepare_on_disk
-from dpjax.placement import processes
-from dpjax.placement.shard import everywhere, here, place
-from dpjax.placement.stream import Streamed, reading, served
-from dpjax.results.solution import Solution, settled
+from dpjax.placement.shard import everywhere, here
+from dpjax.placement.stream import Streamed, served
+from dpjax.results.solution import Solution
 
 # How often the bar moves at least; each is one more entry into the compiled loop.
 _UPDATES = 64
@@ -106,50 +103,49 @@ def run(
     >>> int(run(algorithm, (x, jnp.ones(50)), key=jax.random.key(0)).steps)
     4
     """
-    data, mesh = mesh_of(data)
-    params = loop.starting_point(algorithm, params)
-    check_data(algorithm, data, params)
-    examples, unit, unit_rows = loop.unpack(data, algorithm)
-    drop_outdated(algorithm.objective, examples, params)
     resuming = key is None and seed is None and checkpoint is not None
     root = None if resuming else root_key(key, seed)
-    team = processes.team(mesh)
-    check_alike(
-        team, lambda: loop.describe(algorithm, examples, params).digest, examples, params, root
-    )
-    known = seed is not None or (root is not None and guessable(root))
-    with processes.reaching_others(team):
-        records = on_device(place(examples, mesh))
-        check_devices(records, loop.numbers_of(algorithm))
-    kept = resume.Kept(checkpoint, ledger, label, part).named(data)
-    with (
-        processes.reaching_others(team),
-        reading(records),
-        resume.journal(algorithm, data, resume.Chosen(root, known), params, kept, team) as journal,
-    ):
-        bound, carry = _start(algorithm, records, *everywhere((journal.key, params), records))
+    training = prepare(algorithm, data, root, params, seeded=seed is not None)
+    kept = resume.Kept(checkpoint, ledger, label, part).named(training.data)
+    with training.reading(), resume.journal(training, kept) as journal:
+        training = dataclasses.replace(training, reproducible=journal.reproducible)
+        start_at = everywhere((journal.key, training.params), training.records)
+        bound, carry = _start(algorithm, training.records, *start_at)
         with claimed(journal.key, ADVICE, owner=journal.run_id):
             carry = journal.begin(carry)
-        shown = progress if team.leads else False
-        bound, records = _prepared(bound, carry, records, shown)
-        steps = int(algorithm.steps)
-        watched = _Watched(algorithm, watch)
-        begun = time.monotonic()
-        with Bar(watched.words(carry), steps, shown=shown) as bar:
-            pace, done, until = _Pace(steps, watched.steps), int(carry.step), 0
-            while until <= done < steps:
-                until = team.from_first(functools.partial(pace.next, done))
-                carry = _advance(bound, carry, until)
-                done = int(carry.step)
-                journal.save(carry)
-                bar.update(done, watched.words(carry) + _rate(records, begun))
+        carry = _walked(training, bound, carry, journal, progress, watch)
         journal.end(carry)
-        solution = here(loop.finish(bound, carry, unit=unit, unit_rows=unit_rows))
+        solution = here(loop.finish(bound, carry, **training.unit_of_privacy))
         jax.block_until_ready(solution)
         journal.complete()
     if int(solution.status) == Status.NOT_FINITE:
         warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
-    return settled(solution, journal.reproducible, loop.preprocessing_of(data), kept.part)
+    return training.settled(solution, kept.part)
+
+
+def _walked(
+    training: Training,
+    bound: loop.Bound,
+    carry: loop.Carry,
+    journal: resume.Journal,
+    progress: bool | None,
+    watch: Watch | None,
+) -> loop.Carry:
+    """Returns the carry after the last step; after each piece it is saved, shown and looked at."""
+    shown = progress if training.team.leads else False
+    bound, records = _prepared(bound, carry, training.records, shown)
+    steps = int(bound.algorithm.steps)
+    watched = _Watched(bound.algorithm, watch)
+    begun = time.monotonic()
+    with Bar(watched.words(carry), steps, shown=shown) as bar:
+        pace, done, until = _Pace(steps, watched.steps), int(carry.step), 0
+        while until <= done < steps:
+            until = training.team.from_first(functools.partial(pace.next, done))
+            carry = _advance(bound, carry, until)
+            done = int(carry.step)
+            journal.save(carry)
+            bar.update(done, watched.words(carry) + _rate(records, begun))
+    return carry
 
 
 def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
@@ -157,7 +153,7 @@ def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
 
     They are made-up records; the real ones would be asked, which spends budget.
     """
-    params = loop.starting_point(algorithm, None)
+    params = starting_point(algorithm, None)
     bound, carry = _start(algorithm, on_device(examples), jax.random.key(0), params)
     few = min(_TRIAL_STEPS, int(algorithm.steps))
     jax.block_until_ready(_advance(bound, carry, few))

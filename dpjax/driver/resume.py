@@ -13,29 +13,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax._typing import Array, Params, PyTree
+from dpjax._typing import Array, PyTree
 from dpjax.accounting import Ledger, LedgerError
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.driver import fingerprint
 from dpjax.driver.checkpoint import Checkpoint, Folder, ResumeMismatch
 from dpjax.driver.configuration import difference
-from dpjax.driver.loop import Carry, describe, unpack
+from dpjax.driver.loop import Carry, describe
+from dpjax.driver.prepare import Training
 from dpjax.mechanisms import as_key
-from dpjax.placement.processes import ALONE, Team
+from dpjax.placement.processes import Team
 from dpjax.placement.shard import length
 
 Place = str | os.PathLike
 # Less often than this costs little; what a crash loses is time alone.
 SAVE_SECONDS = 0.5
 _HASHES = ("config", "params", "data_shape", "data", "ledger")
-
-
-class Chosen(NamedTuple):
-    """The root key, None to resume with the checkpoint's, and whether it may come from a seed."""
-
-    key: Array | None
-    reproducible: bool
 
 
 class Kept(NamedTuple):
@@ -198,7 +192,7 @@ class Journal:
 
     def _write(self, carry: Carry) -> None:
         assert self._folder is not None
-        leaves = tuple(map(np.asarray, jax.tree.leaves(carry._replace(secrets=None))))
+        leaves = tuple(map(np.asarray, jax.tree.leaves(carry)))
         reached = dataclasses.replace(self._checkpoint, step=int(carry.step), leaves=leaves)
         self._written = time.monotonic()
         self._folder.write(reached)
@@ -206,18 +200,10 @@ class Journal:
 
 
 @contextlib.contextmanager
-def journal(
-    algorithm: Algorithm,
-    data: Dataset | PyTree,
-    chosen: Chosen,
-    params: Params,
-    kept: Kept,
-    team: Team = ALONE,
-) -> Iterator[Journal]:
+def journal(training: Training, kept: Kept) -> Iterator[Journal]:
     """Yields the journal of one run, resumed if ``kept.checkpoint`` holds one.
 
-    ``chosen`` has no root key if the checkpoint holds it. Process 0 alone reads and writes where
-    ``kept`` says.
+    Process 0 alone reads and writes where ``kept`` says.
 
     Raises:
       ValueError: without a key to start from.
@@ -225,6 +211,7 @@ def journal(
       LedgerError: if the ledger is damaged, in use, or lacks the run.
       KeyboardInterrupt: with words on how to go on, where there is a way.
     """
+    team = training.team
     if team.size < jax.process_count() and not (kept.checkpoint is None and kept.ledger is None):
         raise ValueError(
             "checkpoint= and ledger= in several processes are for records that lie on the devices "
@@ -234,18 +221,17 @@ def journal(
         ours: list[_Opened] = []
 
         def opened() -> _Begun:
-            ours.append(_open(kept, chosen, stack))
+            ours.append(_open(kept, training, stack))
             return ours[0].begun
 
         begun = _Begun(*team.from_first(opened))
-        key, examples = begun.key, unpack(data, algorithm)[0]
-        content = _content(examples, key, team) if begun.hashed else ""
-        manifest = team.from_first(lambda: ours[0].manifest(algorithm, data, params, content))
-        held = Checkpoint(begun.run_id, key, begun.step, begun.leaves, manifest)
+        content = _content(training.examples, begun.key, team) if begun.hashed else ""
+        manifest = team.from_first(lambda: ours[0].manifest(training, content))
+        held = Checkpoint(begun.run_id, begun.key, begun.step, begun.leaves, manifest)
         # In the other processes there is nowhere to write.
         folder, ledger = (ours[0].folder, ours[0].ledger) if ours else (None, None)
         label = kept.label or ""
-        written = Journal(algorithm, held, folder, ledger, label, begun.reproducible, team)
+        written = Journal(training.algorithm, held, folder, ledger, label, begun.reproducible, team)
         try:
             yield written
         except KeyboardInterrupt:
@@ -279,9 +265,7 @@ class _Opened:
     held: Checkpoint | None
     label: str | None
 
-    def manifest(
-        self, algorithm: Algorithm, data: Dataset | PyTree, params: Params, content: str
-    ) -> dict[str, Any]:
+    def manifest(self, training: Training, content: str) -> dict[str, Any]:
         """Returns what must be the same to go on, after comparing it with what was found.
 
         Raises:
@@ -290,20 +274,18 @@ class _Opened:
         """
         if self.folder is None and self.ledger is None:
             return {}
-        examples, unit, unit_rows = unpack(data, algorithm)
-        described = describe(algorithm, examples, params)
+        described = describe(training.algorithm, training.examples, training.params)
         if self.folder is None:
             return {"config": described.digest}
         now = {
             **fingerprint.environment(),
             "key_impl": self.begun.implementation,
-            "params": fingerprint.arrays(params),
-            "data_shape": fingerprint.shapes(examples, self.begun.key),
+            "params": fingerprint.arrays(training.params),
+            "data_shape": fingerprint.shapes(training.examples, self.begun.key),
             "settings": described.settings,
             "config": described.digest,
             "label": self.label,
-            "unit": unit,
-            "unit_rows": unit_rows,
+            **training.unit_of_privacy,
             "data": content,
             "ledger": None if self.ledger is None else self.ledger.identity,
             "reproducible": self.begun.reproducible,
@@ -322,8 +304,8 @@ class _Opened:
             )
 
 
-def _open(kept: Kept, chosen: Chosen, stack: contextlib.ExitStack) -> _Opened:
-    key, reproducible = chosen
+def _open(kept: Kept, training: Training, stack: contextlib.ExitStack) -> _Opened:
+    key, reproducible = training.key, training.reproducible
     book = kept.opened(stack)
     folder = None if kept.checkpoint is None else stack.enter_context(Folder(kept.checkpoint))
     held = None if folder is None else folder.read()
@@ -386,11 +368,9 @@ def _compare(held: Checkpoint, now: dict[str, Any]) -> None:
 
 
 def _restore(start: Carry, leaves: tuple[np.ndarray, ...]) -> Carry:
-    fresh, structure = jax.tree.flatten(start._replace(secrets=None))
+    fresh, structure = jax.tree.flatten(start)
     # Set in place of the fresh ones, not made anew: JAX's weak types are not in a NumPy array, and
     # without them the loop would be another program.
-    restored = jax.tree.unflatten(
+    return jax.tree.unflatten(
         structure, [new.at[...].set(old) for new, old in zip(fresh, leaves, strict=True)]
     )
-    # Those of the start are not known yet, so the next step computes them.
-    return restored._replace(secrets=start.secrets)

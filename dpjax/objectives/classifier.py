@@ -14,7 +14,7 @@ from dpjax.objectives.linear import ONE_LABEL, Classes
 
 
 @dataclasses.dataclass(frozen=True)
-class _CrossEntropy:
+class CrossEntropy:
     """Negative log-probability of the label; equal when made from the same function."""
 
     apply: Callable[..., Array]
@@ -80,4 +80,4 @@ def cross_entropy(
     >>> print(objective(jnp.zeros((4, 2)), (jnp.ones(2), 3)).round(3))
     1.386
     """
-    return Objective(_CrossEntropy(apply), regularizer, name=name)
+    return Objective(CrossEntropy(apply), regularizer, name=name)

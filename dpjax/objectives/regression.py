@@ -89,6 +89,8 @@ class Huber(Residual):
 
     threshold: float
 
+    proven = True
+
     @property
     def constants(self) -> Constants:
         return Constants(self.threshold, 1.0, math.inf)
@@ -121,6 +123,8 @@ class _Redescending(Residual):
 class Tukey(_Redescending):
     """Tukey's biweight, c^2 / 6 (1 - (1 - (r / c)^2)^3), and c^2 / 6 beyond c."""
 
+    proven = True
+
     @property
     def constants(self) -> Constants:
         """The slope is largest at r = c / sqrt 5, the third derivative at c."""
@@ -135,6 +139,8 @@ class Tukey(_Redescending):
 @dataclasses.dataclass(frozen=True)
 class Welsch(_Redescending):
     """c^2 / 2 (1 - exp(-(r / c)^2))."""
+
+    proven = True
 
     @property
     def constants(self) -> Constants:

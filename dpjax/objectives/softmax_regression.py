@@ -28,6 +28,8 @@ class Softmax(LinearLoss):
 
     classes: int
 
+    proven = True
+
     @property
     def labels(self) -> Classes:
         return Classes(self.classes)

@@ -1,9 +1,8 @@
 """Queries of the data, which answer with noise and know what they release."""
 
 from dpjax._wide import Expansion, accumulate, zeros
-from dpjax.oracles.anchored import AnchoredQuery
 from dpjax.oracles.ball import BallQuery
-from dpjax.oracles.base import Evaluations, Query
+from dpjax.oracles.base import ClippedSums, Evaluations, Query
 from dpjax.oracles.counts import AccuracyQuery, CountQuery
 from dpjax.oracles.difference import LEAST, DifferenceQuery
 from dpjax.oracles.estimate import EstimateQuery
@@ -29,8 +28,8 @@ __all__ = [
     "LEAST",
     "AccuracyQuery",
     "AnchorQuery",
-    "AnchoredQuery",
     "BallQuery",
+    "ClippedSums",
     "CountQuery",
     "DifferenceQuery",
     "EstimateQuery",

@@ -10,7 +10,7 @@ from dpjax._wide import Expansion, float64
 from dpjax.accounting import Release
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.mechanisms.noise import Ball
-from dpjax.oracles.base import Records
+from dpjax.oracles.base import ClippedSums, Records
 from dpjax.oracles.gradient import GradientQuery
 from dpjax.sampling import FullBatch
 
@@ -32,6 +32,8 @@ class BallQuery(GradientQuery):
     dimension: int = static()
 
     noise = Ball()
+
+    sums = ClippedSums()
 
     @property
     def words(self) -> ReleaseWords:

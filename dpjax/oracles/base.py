@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpjax._typing import Array, Params, PyTree, Relation, is_own
+from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax._wide import Expansion
 from dpjax.accounting import Event, Release
 from dpjax.accounting.wording import ReleaseWords
@@ -37,6 +37,20 @@ class Evaluations(NamedTuple):
     padded: int
 
 
+class ClippedSums(NamedTuple):
+    """States that the sums of a query's ``exact`` are those of dpjax's clipped functions.
+
+    Such functions enforce the bound by clipping, add records as integers, in blocks, and on any
+    number of devices alike. What a query that does not state this adds is taken to be added record
+    by record, on one device, within a bound that its author asserts.
+
+    Attributes:
+      additions: how many finished sums are added up by floats.
+    """
+
+    additions: int = 0
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Query:
     """One question to the data: an exact value, a bound on one record's contribution, and noise.
@@ -52,11 +66,13 @@ class Query:
     ``components``, ``exact`` and ``bound``. It may define
 
     - the noise: ``noise``, the same for each part, or ``noises``, with ``stddevs``; ``purpose``,
-      ``step_key`` and ``inner_noise``;
+      ``step_key``;
     - what becomes of the noisy parts: ``finish``, its inverse ``parts_of``, and ``evidence``;
-    - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``words``;
-    - which records are read and when: ``sampler``, ``closed_form``, ``is_asked``, ``memory`` with
-      ``renews``, ``check_examples``, ``gradients_per_record``.
+    - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``words``,
+      ``noise_draws`` and ``most_answers``;
+    - how sums are made: ``sums``, which no subclass inherits, as it may have another ``exact``;
+    - which records are read and when: ``sampler``, ``closed_form``, ``is_asked``,
+      ``secret_arguments``, ``check_examples``, ``gradients_per_record``.
 
     ``answer`` and ``event`` are final.
 
@@ -76,7 +92,11 @@ class Query:
     """How many gradients of each record in its batch one answer computes."""
     reads: ClassVar[type[Sampler]] = Sampler  # the kind of sampler that a subclass needs
     _jumps: ClassVar[bool] = False  # where a loss rounds otherwise: differences cancel, counts jump
-    _additions: ClassVar[int] = 0  # roundings of finished sums, where they make up an answer
+    sums: ClassVar[ClippedSums | None] = None
+    """How the sums of ``exact`` are made; None is charged the most."""
+
+    def __init_subclass__(cls) -> None:
+        cls.sums = cls.__dict__.get("sums")
 
     @property
     def objective(self) -> Objective:
@@ -137,13 +157,14 @@ class Query:
     ) -> tuple[Expansion, ...]:
         """Returns the value without noise, one array for each of ``noises``. NOT PRIVATE.
 
-        Beside ``memory`` and ``inner_noise`` it is the only method that may read records.
+        Beside ``secret_arguments`` it is the only method that may read records.
 
         Args:
           records: those of one batch, see ``bind``.
           params: the point of evaluation.
           mask: bool, the rows that count; None for all.
-          **public: further inputs, each a public constant or a value released before.
+          **public: further inputs, each a public constant or a value released before; and what
+            ``secret_arguments`` returned.
         """
         raise NotImplementedError
 
@@ -225,34 +246,6 @@ class Query:
         del public
         return derive(key, self.name, step)
 
-    def memory(self, records: Records, params: Params, **public: Any) -> PyTree | None:
-        """Returns secret state, computed from all records, for later answers. NOT PRIVATE.
-
-        None, as here, if there is none. Otherwise the driver keeps it from step to step, computes
-        it anew where ``renews`` says so or a run is resumed, and passes it to ``exact`` as the
-        argument ``memory``. It must follow from its arguments alone, as it may be computed twice.
-
-        Args:
-          records: all of them, see ``bind``.
-          params: the point of evaluation.
-          **public: as ``exact``.
-
-        Privacy: SECRET. It is in no state, history, solution or checkpoint. Through it a record
-          moves answers even where it is not drawn: ``bound`` or ``releases`` must count that.
-        """
-        del records, params, public
-        return None
-
-    @property
-    def remembers(self) -> bool:
-        """Whether this class has a ``memory``."""
-        return type(self).memory is not Query.memory
-
-    def renews(self, **public: Any) -> Array | bool:
-        """Returns whether ``memory`` must be computed anew at this step, bool ()."""
-        del public
-        return False
-
     def check_examples(self, examples: PyTree, params: Params) -> None:
         """Raises, before anything is spent, for examples that this query cannot read.
 
@@ -264,9 +257,24 @@ class Query:
         """
         del examples, params
 
-    def inner_noise(self, key: Array, records: Records, params: Params) -> dict[str, Any]:
-        """Returns secret random arguments of ``exact``, such as a random term of an objective."""
-        del key, records, params
+    def secret_arguments(
+        self, key: Array, records: Records, params: Params, **public: Any
+    ) -> dict[str, Any]:
+        """Returns further arguments of ``exact``, which are not released; {} by default.
+
+        Such as a random term of an objective, or an exact sum over all records that is added to
+        that of each batch.
+
+        Args:
+          key: of this answer alone.
+          records: all of them, not those of the batch; see ``bind``.
+          params: the point of evaluation.
+          **public: as ``exact``.
+
+        Privacy: SECRET; they live within one answer. What they read of a record moves the answer
+          even where that record is not drawn: ``bound`` and ``releases`` must count it.
+        """
+        del key, records, params, public
         return {}
 
     def answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
@@ -294,13 +302,13 @@ class Query:
 
     def _answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
         batch, mask = self._drawn(key, records)
-        if isinstance(batch, Spread) and not is_own(self):
+        if isinstance(batch, Spread) and self.sums is None:
             raise ValueError(
-                f"{type(self).__name__} is not dpjax's, and its sums are those of one device: pass "
-                "the data as they are, without distributed.shard."
+                f"{type(self).__name__} does not state sums = ClippedSums(), so its sums are those "
+                "of one device: pass the data as they are, without distributed.shard."
             )
-        inner = self.inner_noise(key, records, params)
-        exact = over_shares(_exact, batch, mask, self, params, public | inner)
+        secret = self.secret_arguments(key, records, params, **public)
+        exact = over_shares(_exact, batch, mask, self, params, public | secret)
         noises, stddevs = self.noises(**public), self.stddevs(params, **public)
         if not isinstance(exact, tuple) or len(exact) != len(noises):
             raise ValueError(
@@ -344,7 +352,7 @@ class Query:
     @property
     def slack(self) -> float:
         """Bound on what rounding adds to the distance of neighbouring sums, over ``bound``."""
-        return self._slack_of(self.sampler.capacity)
+        return self.slack_of(self.sampler.capacity)
 
     @property
     def any_order(self) -> bool:
@@ -364,6 +372,10 @@ class Query:
     def noise_draws(self) -> int:
         """How many numbers of noise an answer has at most; by default one for each parameter."""
         return self.setting.dimension
+
+    def most_answers(self, times: int) -> int:
+        """Returns how many of ``times`` answers add noise at most."""
+        return times
 
     @property
     def stddev(self) -> Array | float:
@@ -407,7 +419,7 @@ class Query:
         )
 
     def _words_of(self, release: Release) -> ReleaseWords:
-        if is_own(self):
+        if self.sums is not None:
             return release.words
         return release.words._replace(bound=f"asserted by {type(self).__name__}, not by dpjax")
 
@@ -419,13 +431,14 @@ class Query:
     @property
     def in_any_row(self) -> bool:
         """Whether a record's contribution is the same bits in any row: in closed form, float64."""
-        return is_own(self) and self.objective.linear is not None
+        return self.sums is not None and self.objective.linear is not None
 
-    def _slack_of(self, rows: int) -> float:
+    def slack_of(self, rows: int) -> float:
+        """Returns ``slack`` for sums over at most so many rows."""
         charged = most_rows(rows, self.relation, self.in_any_row)
         shifted = 0.0 if self.in_any_row else shift_slack(charged, self.relation)
-        # A query from elsewhere may add row by row, by ``accumulate``.
-        more = self._additions if is_own(self) else charged
+        # Without a statement records may be added one by one, as by ``accumulate``.
+        more = charged if self.sums is None else self.sums.additions
         # Noise is added before the sum is rounded to float32, so that rounding is not charged.
         rounded = sum_slack(charged, self.relation, self.any_order, narrowed=False, additions=more)
         return rounded + shifted

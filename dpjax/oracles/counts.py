@@ -17,7 +17,7 @@ from dpjax.derivatives.linear import prepared, sums, units
 from dpjax.derivatives.linear.records import PreparedLinear, prepare
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.objectives.units import UnitLoss
-from dpjax.oracles.base import Query, Records
+from dpjax.oracles.base import ClippedSums, Query, Records
 from dpjax.placement.stream import shaped
 from dpjax.sampling import FullBatch
 
@@ -98,6 +98,8 @@ class AccuracyQuery(_Fraction):
       rounding. The score of a record is computed from that record and its place alone.
     """
 
+    sums = ClippedSums()
+
     def __post_init__(self):
         if self.relation == "add_or_remove_one":
             raise ValueError(
@@ -166,6 +168,8 @@ class CountQuery(_Fraction):
       Under ``add_or_remove_one`` that rests, as sums do, on a record's part being bitwise the same
       in every row, and a loss without a closed form is refused.
     """
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:

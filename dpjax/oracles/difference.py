@@ -8,7 +8,7 @@ from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import Expansion
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import ClippedGradDifference, clipped_grad_difference
-from dpjax.oracles.base import Query, Records
+from dpjax.oracles.base import ClippedSums, Query, Records
 
 LEAST = 2.0**-60
 """The least noise over the largest, which float32 must hold.
@@ -40,6 +40,8 @@ class DifferenceQuery(Query):
 
     gradients_per_record = 2  # here and at the anchor
     _jumps = True
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ from dpjax.derivatives.integers import Summand, Total
 from dpjax.derivatives.rounding import FINISHING
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.mechanisms.noise import Noise, Prefix
-from dpjax.oracles.base import Evaluations, Query, Records
+from dpjax.oracles.base import ClippedSums, Evaluations, Query, Records
 from dpjax.oracles.difference import LEAST
 from dpjax.sampling import Ordered, SinglePass, as_ordered
 from dpjax.sampling.samplers import expect
@@ -61,7 +61,7 @@ class EstimateQuery(Query):
     batch_size: Array | int
     correlation: PrefixNoise
 
-    _additions = FINISHING  # sums of micro-batches are finished, and then their sum
+    sums = ClippedSums(FINISHING)  # sums of micro-batches are finished, and then their sum
 
     @property
     def name(self) -> str:
@@ -101,11 +101,14 @@ class EstimateQuery(Query):
             )
         )
 
+    def most_answers(self, times: int) -> int:
+        return min(times, self.sampler.capacity)  # an answer reads a place of the order at least
+
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns that of a whole run, however many answers: one Gaussian to each record."""
         del count
-        # An answer reads a place of the order at least.
-        return (self._release(1, noise_draws=self.noise_draws * self.sampler.capacity),)
+        draws = self.noise_draws * self.most_answers(self.sampler.capacity)
+        return (self._release(1, noise_draws=draws),)
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns the most gradients a whole run takes, whatever ``count``: two of each record."""

@@ -5,7 +5,7 @@ from typing import Any
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion
 from dpjax.derivatives import ClippedSum, clipped_grad
-from dpjax.oracles.base import Query, Records
+from dpjax.oracles.base import ClippedSums, Query, Records
 
 
 @pytree_dataclass(kw_only=True)
@@ -23,6 +23,8 @@ class GradientQuery(Query):
     clip_norm: Array | float
 
     sums_units = True
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:
@@ -69,6 +71,8 @@ class NetworkQuery(GradientQuery):
     per_layer: bool = static(default=False)
     memory_limit: int | None = static(default=None)
 
+    sums = ClippedSums()
+
     @property
     def _clipped(self) -> ClippedSum:
         return clipped_grad(
@@ -86,6 +90,8 @@ class AnchorQuery(GradientQuery):
 
     Privacy: as many Gaussian mechanisms as renewals; a step that renews nothing reads no record.
     """
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:

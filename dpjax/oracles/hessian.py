@@ -7,7 +7,7 @@ from dpjax._wide import Expansion
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import clipped_hessian, joint_clipped
 from dpjax.mechanisms.noise import Gaussian, Noise, SymmetricGaussian
-from dpjax.oracles.base import Query, Records
+from dpjax.oracles.base import ClippedSums, Query, Records
 
 OFF_DIAGONAL = "off the Hessian's diagonal the noise is smaller by a factor of sqrt(2)"
 
@@ -37,6 +37,8 @@ class HessianQuery(Query):
 
     sums_units = True
     gradients_per_record = 0  # Hessians alone
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:
@@ -112,6 +114,8 @@ class JointQuery(Query):
     label: str = static(default="gradient_and_hessian")
 
     sums_units = True
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ from dpjax._wide import Expansion, zeros
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import distance_bound, iterations_for, ridge_minimum
 from dpjax.objectives import Objective
-from dpjax.oracles.base import Query, Records
+from dpjax.oracles.base import ClippedSums, Query, Records
 from dpjax.oracles.setting import Setting
 from dpjax.oracles.value import ValueQuery
 from dpjax.placement.shard import shares
@@ -54,6 +54,8 @@ class MinimizerQuery(ValueQuery):
 
     reads = FullBatch
     evidence = Query.evidence  # of no record the minimiser is 0
+
+    sums = ClippedSums()
 
     def __post_init__(self):
         if self.relation == "add_or_remove_one":

@@ -10,7 +10,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.derivatives import clipped_hessian, flatten
-from dpjax.oracles.base import Records
+from dpjax.oracles.base import ClippedSums, Records
 from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import FullBatch
 
@@ -56,6 +56,8 @@ class NewtonQuery(ValueQuery):
 
     reads = FullBatch
     gradients_per_record = 0  # the Hessian is taken where the gradient was
+
+    sums = ClippedSums()
 
     def __post_init__(self):
         _validate.choice("modification", self.modification, MODIFICATIONS)

@@ -10,7 +10,7 @@ from dpjax.accounting import PerturbationRelease, Release
 from dpjax.derivatives import clipped_grad, distance_bound
 from dpjax.mechanisms import derive
 from dpjax.mechanisms.noise import Gaussian, Noise
-from dpjax.oracles.base import Records
+from dpjax.oracles.base import ClippedSums, Records
 from dpjax.oracles.minimizer import MINIMIZER_WORDS, MinimizerQuery, strength_of
 from dpjax.placement.shard import shares
 
@@ -44,6 +44,8 @@ class ObjectiveQuery(MinimizerQuery):
 
     output_multiplier: Array | float
     dimension: int = static()
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:
@@ -136,8 +138,11 @@ class ObjectiveQuery(MinimizerQuery):
         tilt = -self.objective.regularize_gradient(mean, answer)
         return ((Gaussian(), jnp.zeros_like(tilt), tilt, self.stddev),)
 
-    def inner_noise(self, key: Array, records: Records, params: Params) -> dict[str, Any]:
+    def secret_arguments(
+        self, key: Array, records: Records, params: Params, **public: Any
+    ) -> dict[str, Any]:
         """Returns the tilt, which goes into the objective and never leaves."""
+        del public
         dtype = shares(records).dtype
         own, noise = derive(key, "tilt", 0), Gaussian()
         return {"tilt": noise.alone(own, params.shape, self.stddev, dtype)}

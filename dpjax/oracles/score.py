@@ -10,7 +10,7 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, to_float64, zeros
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.derivatives import clipped_grad, flatten
-from dpjax.oracles.base import Evaluations, Records
+from dpjax.oracles.base import ClippedSums, Evaluations, Records
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
 from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import SinglePass, as_ordered
@@ -51,6 +51,8 @@ class ScoreQuery(ValueQuery):
     hessian_clip_norm: Array | float
     dimension: int = static(default=1)
     candidates: int = static(default=1)
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ from dpjax.accounting import Release, gumbel_scale
 from dpjax.accounting.wording import ReleaseWords
 from dpjax.mechanisms import selection_error
 from dpjax.mechanisms.noise import Gumbel
-from dpjax.oracles.base import Evaluations, Records
+from dpjax.oracles.base import ClippedSums, Evaluations, Records
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
 from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import FullBatch
@@ -55,6 +55,8 @@ class SelectionQuery(ValueQuery):
 
     noise = Gumbel()
     reads = FullBatch
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:

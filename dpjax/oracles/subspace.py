@@ -5,7 +5,7 @@ from typing import Any
 from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import Expansion
 from dpjax.derivatives import subspace_clipped
-from dpjax.oracles.base import Records
+from dpjax.oracles.base import ClippedSums, Records
 from dpjax.oracles.hessian import JointQuery
 
 
@@ -20,6 +20,8 @@ class SubspaceQuery(JointQuery):
     """
 
     sums_units = False
+
+    sums = ClippedSums()
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Status
 from dpjax.datasets import Preprocessing
 from dpjax.driver import Coefficients, Description, SavedSolution, Solution
-from dpjax.driver.answers import ANSWERS, ENDS, interval, line
+from dpjax.results.answers import ANSWERS, ENDS, interval, line
 from dpjax.results.guarantee import split_warning
 
 _CONFIDENCE = 0.95

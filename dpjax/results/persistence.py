@@ -23,7 +23,7 @@ from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.schema import column_of
 from dpjax.display.cards import Card, HasCard, printable
-from dpjax.driver.answers import ANSWERS
+from dpjax.results.answers import ANSWERS
 from dpjax.results.description import Description
 from dpjax.results.guarantee import Guarantee, split_warning
 from dpjax.results.prediction import Predictions, Score, score_of

@@ -16,8 +16,8 @@ from dpjax.algorithms.accounted import check_on_host, for_each
 from dpjax.algorithms.cards import REPRODUCIBLE, noise_words, of_event
 from dpjax.datasets import Preprocessing
 from dpjax.display.cards import Card, HasCard, number
-from dpjax.driver.answers import ANSWERS, interval
 from dpjax.results import guarantee as _guarantee
+from dpjax.results.answers import ANSWERS, interval
 from dpjax.results.description import Description, describe
 from dpjax.results.prediction import Predictions, Score, score_of
 from dpjax.results.remarks import remarks_of_released

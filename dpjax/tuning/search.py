@@ -14,19 +14,17 @@ import numpy as np
 from dpjax import _validate
 from dpjax._program import sha256
 from dpjax._typing import Array, Params, PyTree
-from dpjax._wide import on_device
 from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.algorithms import Status
 from dpjax.datasets import Dataset
 from dpjax.display.bar import Bar
 from dpjax.distributed import mesh_of
-from dpjax.driver import check_data, loop, root_key
-from dpjax.driver.configuration import drop_outdated
-from dpjax.driver.keys import ADVICE
+from dpjax.driver.keys import ADVICE, root_key
+from dpjax.driver.loop import describe
+from dpjax.driver.prepare import Training, prepare, starting_point
 from dpjax.driver.resume import Kept, unless_unwritable
-from dpjax.mechanisms.used_keys import claimed, guessable
+from dpjax.mechanisms.used_keys import claimed
 from dpjax.placement.stream import is_streamed
-from dpjax.results.solution import settled
 from dpjax.tuning import trials as _trials
 from dpjax.tuning.planning import SCORE_SHARE, Make, SearchPlan, plan
 from dpjax.tuning.score import ACCURACY, check_score
@@ -163,49 +161,37 @@ def run_plan(
     part: str | None = None,
 ) -> Tuned:
     """Returns the release of a search that is planned; see ``tune``."""
-    data, mesh = mesh_of(data)
-    examples, unit, unit_rows = loop.unpack(data, chosen.algorithms[0])
-    if mesh is not None or is_streamed(examples):
+    plain, mesh = mesh_of(data)
+    if mesh is not None or is_streamed(plain.examples if isinstance(plain, Dataset) else plain):
         raise ValueError(
             "a search makes many trainings at once, on one device and of records in memory: pass "
             "the data without distributed.shard and without memory_limit."
         )
-    first = chosen.algorithms[0]
-    start = loop.starting_point(first, params)
-    check_score(chosen.score, start)
-    root = root_key(key, seed)
-    check_data(first, data, start)
-    drop_outdated(first.objective, examples, start)
-    records = on_device(examples)
     limit = _validate.positive_int("memory_limit", memory_limit)
-    kept = Kept(None, ledger, label, part).named(data)
-    booked = _booked(chosen, kept, examples, start)
-    with claimed(root, ADVICE), booked:
-        best = _search(chosen, records, root, start, limit, progress, unit, unit_rows)
+    check_score(chosen.score, starting_point(chosen.algorithms[0], params))
+    root = root_key(key, seed)
+    training = prepare(chosen.algorithms[0], data, root, params, seeded=seed is not None)
+    kept = Kept(None, ledger, label, part).named(training.data)
+    with claimed(root, ADVICE), _booked(chosen, kept, training):
+        best = _search(chosen, training, limit, progress)
     setting = int(best.setting)
     solution = searched(best.solution, chosen.algorithm(setting))
-    known = seed is not None or guessable(root)
-    solution = settled(solution, known, loop.preprocessing_of(data), kept.part)
+    solution = training.settled(solution, kept.part)
     if int(solution.status) == Status.NOT_FINITE:
         warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=2)
     return Tuned(solution, chosen.settings[setting], float(best.score))
 
 
 def _search(
-    chosen: SearchPlan,
-    records: PyTree,
-    root: Array,
-    params: Params,
-    limit: int,
-    progress: bool | None,
-    unit: str,
-    unit_rows: bool,
+    chosen: SearchPlan, training: Training, limit: int, progress: bool | None
 ) -> _trials.Best:
     """Makes all trainings, some at once, and returns the best; the host sees no other."""
-    number = chosen.release.number
+    number, records, params = chosen.release.number, training.records, training.params
     size, pieces = _pieces(number.cap, records, limit)
     stacked, rounds = _trials.stack(chosen.algorithms), _trials.rounds_of(chosen.algorithms)
-    drawn = _draw(stacked, records, root, params, number, len(chosen.settings), size * pieces)
+    drawn = _draw(
+        stacked, records, training.key, params, number, len(chosen.settings), size * pieces
+    )
     title = f"{chosen.algorithms[0].title}, private search"
     best = None
     with Bar(title, number.cap * rounds, shown=progress) as bar:
@@ -223,7 +209,14 @@ def _search(
                 bar.update(min((piece * rounds + done) * size, number.cap * rounds))
                 step = _longer(step, time.monotonic() - begun)
             best = _choose(
-                stacked, here, carries, records, params, chosen.score, best, unit, unit_rows
+                stacked,
+                here,
+                carries,
+                records,
+                params,
+                chosen.score,
+                best,
+                **training.unit_of_privacy,
             )
         return jax.block_until_ready(best)  # pyright: ignore[reportReturnType] # of some trainings
 
@@ -243,19 +236,19 @@ def _longer(step: int, seconds: float) -> int:
 
 
 @contextlib.contextmanager
-def _booked(chosen: SearchPlan, kept: Kept, examples: PyTree, params: Params) -> Iterator[None]:
+def _booked(chosen: SearchPlan, kept: Kept, training: Training) -> Iterator[None]:
     """Writes the search into the ledger before it begins, and its end after it."""
     with contextlib.ExitStack() as stack:
         if (book := kept.opened(stack)) is None:
             yield
             return
         run_id, number = uuid.uuid4().hex, chosen.release.number
-        configuration = loop.describe(chosen.algorithms[0], examples, params).digest
+        described = describe(training.algorithm, training.examples, training.params)
         book.reserve(
             run_id=run_id,
             event=chosen.event,
             label=kept.label or "",
-            config_hash=sha256(configuration, repr(chosen.settings), repr(number)),
+            config_hash=sha256(described.digest, repr(chosen.settings), repr(number)),
         )
         yield
         with unless_unwritable("the end of the search; its ledger shows it as spent, as it is"):

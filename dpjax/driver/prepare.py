@@ -1,0 +1,142 @@
+"""What every training does before the first question to its data, once for all that run one."""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from dpjax._typing import Array, Params, PyTree
+from dpjax._wide import on_device
+from dpjax.algorithms import Algorithm
+from dpjax.datasets import Dataset
+from dpjax.distributed import mesh_of
+from dpjax.driver.asking import check_questions
+from dpjax.driver.checks import check_alike, check_data
+from dpjax.driver.configuration import drop_outdated
+from dpjax.driver.keys import key_of_first
+from dpjax.driver.loop import describe
+from dpjax.driver.self_test import check_devices
+from dpjax.mechanisms.used_keys import check_traced, guessable
+from dpjax.placement import processes
+from dpjax.placement.shard import place
+from dpjax.placement.stream import reading, shaped
+from dpjax.results.solution import Solution, settled
+
+_HESSIAN = 2**22  # numbers of the largest sum that is tried before a run
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A training whose arguments are checked, and whose records lie where they are worked on.
+
+    Nothing has been asked of the data yet.
+
+    Args:
+      examples: the records as the objective reads them, in the host's memory or wherever they were.
+      records: the same, on the devices.
+      key: the root key; None for that of a checkpoint. SECRET.
+      reproducible: whether the key may come from a seed.
+      unit_of_privacy: ``unit``, what one is protected, and ``unit_rows``, whether every row is
+        known to have norm 1 at most.
+      team: the processes that take part.
+
+    Privacy: raw data and the key.
+    """
+
+    algorithm: Algorithm
+    data: Dataset | PyTree = dataclasses.field(repr=False)
+    examples: PyTree = dataclasses.field(repr=False)
+    records: PyTree = dataclasses.field(repr=False)
+    params: Params = dataclasses.field(repr=False)
+    key: Array | None = dataclasses.field(repr=False)
+    reproducible: bool
+    unit_of_privacy: dict[str, Any]
+    team: processes.Team
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Holds the records open, and tells the other processes if this one fails."""
+        with processes.reaching_others(self.team), reading(self.records):
+            yield
+
+    def settled(self, solution: Solution, part: str | None = None) -> Solution:
+        """Returns a solution of this training with what only the host knows of it."""
+        made = self.data.preprocessing if isinstance(self.data, Dataset) else None
+        return settled(solution, self.reproducible, made, part)
+
+
+def prepare(
+    algorithm: Algorithm,
+    data: Dataset | PyTree,
+    key: Array | None,
+    params: Params | None,
+    *,
+    seeded: bool,
+) -> Training:
+    """Returns the training of ``solve``'s arguments, checked in all that is public.
+
+    ``seeded`` says that the key is made of a seed, which a traced one does not tell.
+
+    Raises:
+      ValueError: as ``solve``, but for a key that is used.
+    """
+    data, mesh = mesh_of(data)
+    params = starting_point(algorithm, params)
+    check_data(algorithm, data, params)
+    examples, unit, unit_rows = unpack(data, algorithm)
+    drop_outdated(algorithm.objective, examples, params)
+    check_questions(algorithm, shaped(examples), params)
+    team = processes.team(mesh)
+    check_alike(team, lambda: describe(algorithm, examples, params).digest, examples, params, key)
+    # Before the keys of other processes are taken over: those of a seed are alike by then.
+    reproducible = seeded or (key is not None and guessable(key))
+    with processes.reaching_others(team):
+        key = None if key is None else key_of_first(team, key)
+        records = on_device(place(examples, mesh))
+        check_devices(records, _most_numbers(algorithm))
+    if key is not None:
+        check_traced(key, records)
+    held = {"unit": unit, "unit_rows": unit_rows}
+    return Training(algorithm, data, examples, records, params, key, reproducible, held, team)
+
+
+def starting_point(algorithm: Algorithm, params: Params | None) -> Params:
+    """Returns ``params`` as arrays, or zeros, after checking their size.
+
+    Raises:
+      ValueError: if they are not ``algorithm.dimension`` floating, finite numbers.
+    """
+    if params is None:
+        return jnp.zeros(algorithm.dimension)
+    params = jax.tree.map(jnp.asarray, params)
+    leaves = jax.tree.leaves(params)
+    size = sum(leaf.size for leaf in leaves)
+    if size != algorithm.dimension:
+        raise ValueError(f"params hold {size} numbers, but dimension={algorithm.dimension}.")
+    for leaf in leaves:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(f"params must be floating, got {leaf.dtype}.")
+        if not isinstance(leaf, Tracer) and not jnp.isfinite(leaf).all():
+            raise ValueError(
+                "params must be finite; they are public, so this error reveals nothing about the "
+                "records."
+            )
+    return params
+
+
+def unpack(data: Dataset | PyTree, algorithm: Algorithm) -> tuple[PyTree, str, bool]:
+    """Returns examples, the unit of privacy, and whether every row is known to have norm <= 1."""
+    read = algorithm.objective.read
+    if isinstance(data, Dataset):
+        return read(data.examples), data.unit, data.max_norm is not None and data.max_norm <= 1
+    return read(data), "row", False
+
+
+def _most_numbers(algorithm: Algorithm) -> int:
+    """Returns how many numbers a sum over devices holds at most: those of gradient and Hessian."""
+    most = algorithm.dimension * (algorithm.dimension + 1)
+    return most if most <= _HESSIAN else algorithm.dimension

@@ -1,0 +1,192 @@
+"""``solve`` runs a whole private training as one XLA program, and ``trajectory`` shows its way."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from dpjax import _validate
+from dpjax._typing import Array, Params, PyTree
+from dpjax.algorithms import Algorithm
+from dpjax.datasets import Dataset
+from dpjax.driver.keys import ADVICE, root_key
+from dpjax.driver.loop import Carry, advance, bind_training, finish, start
+from dpjax.driver.prepare import prepare
+from dpjax.mechanisms.used_keys import claimed
+from dpjax.oracles import prepare_on_disk
+from dpjax.placement.shard import everywhere, here
+from dpjax.placement.stream import finished
+from dpjax.results.solution import Solution
+
+
+def solve(
+    algorithm: Algorithm,
+    data: Dataset | PyTree,
+    *,
+    key: Array | None = None,
+    seed: int | None = None,
+    params: Params | None = None,
+) -> Solution:
+    """Runs a whole private training as one XLA program.
+
+    Pure: it may be called under ``jit`` and ``vmap``, over keys (many seeds) and over stacked
+    algorithms (an epsilon sweep). A change of epsilon, radius, key, or of data of the same shape
+    does not compile again.
+
+    Args:
+      algorithm: made by a factory such as ``dp_trust_region``.
+      data: a ``Dataset``, or a pytree whose leaves share their leading axis; for margin losses the
+        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}, for which 0 and False stand for -1
+        and True for 1; no other label counts. Scale
+        rows to norm 1 at most, by declared bounds: the constants of margin losses, and so their
+        default clip norms, are for such rows. Of longer ones the derivatives are clipped, which
+        keeps the guarantee, and biases the training; no error says so, for norms are private. Over
+        several devices, with the same bits: ``distributed.shard`` of either.
+      key: ``dpjax.random_key()``, for one training; required unless ``seed`` is given. The
+        configuration is folded into it, so that another one with the same key draws other noise.
+        Only with a key that ``random_key`` returned in this process is the result ``releasable``:
+        of any other one, such as a key that was folded or split, nobody can see whether it comes
+        from a seed. Under ``jit`` and ``vmap`` a key that is repeated cannot be noticed, nor where
+        one of 128 bits comes from.
+      seed: from 0 to 2^64 - 1, in place of a key: a research run that can be repeated. Its solution
+        says that it is not for release.
+      params: public starting point; by default zeros of shape (dimension,), in JAX's default
+        float dtype.
+
+    Returns:
+      A ``Solution``. A record with a non-finite feature or an impossible label contributes exactly
+      zero, at the same cost.
+
+    Raises:
+      ValueError: before anything is spent, for data, params, key and declared numbers that do not
+        fit together, or a key of ``random_key`` that another training or optimizer chain of this
+        process has used, in whichever thread.
+
+    Privacy: the guarantee of ``algorithm.event`` holds for everything returned.
+
+    >>> import jax, dpjax
+    >>> x = jnp.ones((50, 2)) / 2 ** 0.5
+    >>> budget = dpjax.PrivacyBudget(epsilon=1.0, delta=1e-3)
+    >>> algorithm = dpjax.dp_trust_region(
+    ...     dpjax.objectives.logistic(), budget, data_size=50, dimension=2, steps=4)
+    >>> solution = solve(algorithm, (x, jnp.ones(50)), key=jax.random.key(0))
+    >>> solution.epsilon(1e-3) <= 1.0
+    True
+    """
+    return _trained(_solve, algorithm, data, key, seed, params)[1]
+
+
+class Trajectory(NamedTuple):
+    """Where a training was on its way, and where it ended."""
+
+    params: Params
+    """The iterate after each of the steps ``at``, along a new leading axis."""
+    solution: Solution
+    """That of ``solve`` with the same arguments."""
+
+
+def trajectory(
+    algorithm: Algorithm,
+    data: Dataset | PyTree,
+    *,
+    at: Sequence[int] | Array,
+    key: Array | None = None,
+    seed: int | None = None,
+    params: Params | None = None,
+) -> Trajectory:
+    """Runs the training of ``solve``, as one XLA program too, and returns iterates on its way.
+
+    Takes what ``solve`` does; the key is used, and no ``solve`` of the solution beside is needed.
+    ``at``, shape (m,), says after which steps, not falling, from 0, the start, to the algorithm's
+    steps. After a step that a run does not reach, because it stops before, it is where it stopped.
+
+    Returns:
+      The iterates, a pytree like ``params`` with leading axis m, and the solution. Iterates are
+      where the steps led: averages, and what is chosen among them, are in the solution alone.
+
+    Raises:
+      ValueError: as ``solve``; or for steps that are not growing whole numbers of the plan.
+
+    Privacy: costs nothing more than ``solve``. The guarantee of ``algorithm.event`` is for all
+      noisy answers together, and every iterate is computed from them: post-processing.
+
+    >>> import jax, dpjax
+    >>> x = jnp.ones((50, 2)) / 2 ** 0.5
+    >>> algorithm = dpjax.dp_gradient_descent(
+    ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(epsilon=1.0, delta=1e-3),
+    ...     data_size=50, dimension=2, steps=4)
+    >>> path = trajectory(algorithm, (x, jnp.ones(50)), at=[0, 2, 4], seed=0)
+    >>> path.params.shape, bool((path.params[-1] == path.solution.params).all())
+    ((3, 2), True)
+    """
+    return Trajectory(*_trained(_follow, algorithm, data, key, seed, params, _steps(algorithm, at)))
+
+
+def _steps(algorithm: Algorithm, at: Sequence[int] | Array) -> Array:
+    steps = jnp.asarray(at)
+    if steps.ndim != 1 or not jnp.issubdtype(steps.dtype, jnp.integer):
+        raise ValueError(f"at must be a sequence of step numbers, got {_validate.shown(at)}.")
+    if not isinstance(steps, Tracer):
+        given = [int(step) for step in steps]
+        if given != sorted(given) or any(step < 0 for step in given):
+            raise ValueError(f"at must hold step numbers from 0 on that do not fall, got {given}.")
+        planned = algorithm.steps
+        if not isinstance(planned, Tracer) and max(given, default=0) > int(planned):
+            raise ValueError(f"at={given} goes past the algorithm's steps={int(planned)}.")
+    return steps
+
+
+def _trained(
+    program: Callable[..., tuple[PyTree, Solution]],
+    algorithm: Algorithm,
+    data: Dataset | PyTree,
+    key: Array | None,
+    seed: int | None,
+    params: Params | None,
+    *more: Array,
+) -> tuple[PyTree, Solution]:
+    """Returns what ``program`` makes of a training that is prepared."""
+    training = prepare(algorithm, data, root_key(key, seed), params, seeded=seed is not None)
+    assert training.key is not None
+    with training.reading(), claimed(training.key, ADVICE):
+        records = training.records
+        if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
+            records = prepare_on_disk(algorithm.queries[0], records, int(algorithm.steps))
+        start_at = everywhere((training.key, training.params), records)
+        found, solution = here(
+            program(algorithm, records, *start_at, *more, **training.unit_of_privacy)
+        )
+        finished(records, solution)
+    return found, training.settled(solution)
+
+
+@functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))
+def _solve(
+    algorithm: Algorithm, examples: PyTree, key: Array, params: Params, unit: str, unit_rows: bool
+) -> tuple[None, Solution]:
+    bound = bind_training(algorithm, examples, key, params)
+    carry = advance(bound, start(bound, params), algorithm.steps)
+    return None, finish(bound, carry, unit, unit_rows)
+
+
+@functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))
+def _follow(
+    algorithm: Algorithm,
+    examples: PyTree,
+    key: Array,
+    params: Params,
+    at: Array,
+    unit: str,
+    unit_rows: bool,
+) -> tuple[Params, Solution]:
+    bound = bind_training(algorithm, examples, key, params)
+
+    def until(carry: Carry, step: Array) -> tuple[Carry, Params]:
+        carry = advance(bound, carry, step)
+        return carry, algorithm.iterate(carry.state)
+
+    carry, seen = jax.lax.scan(until, start(bound, params), at)
+    return seen, finish(bound, advance(bound, carry, algorithm.steps), unit, unit_rows)
