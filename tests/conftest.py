@@ -29,6 +29,8 @@ compiling.share()
 MAPPINGS, EVERY = 25_000, 20
 # Files whose tests share programs with those of the same parameter ``name``, an algorithm.
 BY_NAME = {"test_contract", "test_driver"}
+COMPILED = "/backend_compile_duration"
+compiled = []
 _tests = itertools.count(1)
 
 
@@ -53,6 +55,38 @@ def pytest_collection_finish(session):
 def mark_of(item):
     """The mark that says how a test's programs are compiled, or None."""
     return next((mark for mark in ("computes", "optimised") if item.get_closest_marker(mark)), None)
+
+
+def pytest_addoption(parser):
+    what = "print the tests whose programs take longest to compile"
+    parser.addoption("--compile-seconds", action="store_true", help=what)
+
+
+def pytest_configure(config):
+    """Adds up, where that is asked for, the seconds that XLA takes."""
+    if config.getoption("--compile-seconds"):
+        jax.monitoring.register_event_duration_secs_listener(
+            lambda event, seconds, **_: compiled.append(seconds) if COMPILED in event else None
+        )
+
+
+def pytest_runtest_makereport(item):
+    """Notes with each part of a test what was compiled since the part before."""
+    if compiled:
+        item.user_properties.append(("compile seconds", sum(compiled)))
+        compiled.clear()
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Prints the tests that take longest to compile, with xdist as well."""
+    if config.getoption("--compile-seconds"):
+        found = {}
+        for report in itertools.chain(*terminalreporter.stats.values()):
+            parts = [seconds for name, seconds in getattr(report, "user_properties", ())]
+            found[getattr(report, "nodeid", "")] = sum(parts)
+        terminalreporter.section(f"{sum(found.values()):.1f} s to compile")
+        for test in sorted(found, key=found.get, reverse=True)[:30]:
+            terminalreporter.line(f"{found[test]:.2f} s {test}")
 
 
 @pytest.fixture(autouse=True)

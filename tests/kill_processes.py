@@ -4,7 +4,7 @@
 
 The moments lie anywhere between the start of the commands and the end of a training. Afterwards the
 same commands are given again. Prints a table, and returns 1 if a process waited longer than
-60 seconds, said anything but one line, the bits differ, or the ledger holds more than one entry.
+60 seconds, said nothing, the bits differ, or the ledger holds more than one entry.
 """
 
 import argparse
@@ -53,19 +53,12 @@ def fresh(folder):
     subprocess.run(command(*words), env=environment(1), cwd=ROOT, check=True, capture_output=True)
 
 
-def kill(process, in_training):
-    """Kills what the user started, or the process below it that trains, as where memory runs out.
-
-    Returns what was killed, or None if it had ended.
-    """
+def kill(process):
+    """Kills a process that has not ended; returns whether there was one."""
     if process.poll() is not None:
-        return None
-    below = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    if in_training and below:
-        with subprocess.Popen(["kill", "-KILL", below[0]]):
-            return "training"
+        return False
     process.send_signal(signal.SIGKILL)
-    return "command"
+    return True
 
 
 def state(folder):
@@ -76,12 +69,12 @@ def state(folder):
     return ", ".join(words + [name for name in ("run", "model") if (folder / name).exists()])
 
 
-def trial(folder, moment, victim, in_training, params):
+def trial(folder, moment, victim, params):
     """Returns the row of one kill, and whether all is as it should be."""
     fresh(folder)
     processes = both(folder)
     time.sleep(moment)
-    killed = kill(processes[victim], in_training)
+    killed = kill(processes[victim])
     begin = time.perf_counter()
     _, errors = processes[1 - victim].communicate()
     seconds = time.perf_counter() - begin
@@ -98,12 +91,12 @@ def trial(folder, moment, victim, in_training, params):
     entries = dpjax.Ledger.read(folder / "ledger").entries
     good = seconds <= LONGEST_SECONDS and same and len(entries) == 1 and bool(entries[0].finished)
     good &= not any(process.returncode for process in again)
-    good &= len(lines) == (status != 0)
+    good &= bool(lines) == (status != 0)
     row = [
         f"{moment:.1f} s",
-        f"{victim} ({killed or 'had ended'})",
+        f"{victim}{'' if killed else ' (had ended)'}",
         f"{seconds:.1f} s, {status}",
-        " / ".join(lines)[:72],
+        lines[-1][:72] if lines else "",
         found,
         " ".join(str(process.returncode) for process in again) or "not needed",
         f"{'same' if same else 'OTHER'}, {len(entries)} entries",
@@ -138,7 +131,7 @@ def main():
         print("|---|---|---|---|---|---|---|", flush=True)
         for number in range(arguments.kills):
             moment, victim = moments.uniform(0, length), moments.randrange(2)
-            row, good = trial(top / str(number), moment, victim, moments.random() < 0.5, params)
+            row, good = trial(top / str(number), moment, victim, params)
             faults += not good
             print("|", " | ".join(row), "|", "" if good else "FAULT", flush=True)
     print("\nall as it should be" if not faults else f"\n{faults} FAULTS")

@@ -14,7 +14,7 @@ import pytest
 from factories import ANCHORED, DELTA_ONLY, ENTRIES, EXAMPLES, FACTORIES, SPIDERS
 
 import dpjax
-from dpjax.cli import main, problem
+from dpjax.cli import main, options, problem
 from dpjax.cli.main import parser
 from dpjax.derivatives import rounding_slack
 
@@ -202,6 +202,25 @@ def test_options_reach_the_factory_that_has_them(argv, parameter, value):
     arguments.delta = 1e-5
     assert problem.configure(arguments, own[0], 1000, 3).algorithm == expected
     assert factory(*own, data_size=1000, dimension=3) != expected
+
+
+def test_an_option_of_factories_is_one_entry(monkeypatch):
+    monkeypatch.setitem(options.SETTINGS, "--final-step-size", {"type": float, "help": "the last"})
+    argv = ["--delta", "1e-5", "--final-step-size", "0.05"]
+    own = [dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-5)]
+    expected = dpjax.dp_adam(*own, data_size=1000, dimension=3, final_step_size=0.05)
+    arguments = parser(["run"]).parse_args(["run", "dp-adam", *argv])
+    assert problem.configure(arguments, own[0], 1000, 3).algorithm == expected
+    assert problem.grid(["final-step-size=1,2"], "dp-adam") == {"final_step_size": [1, 2]}
+    with pytest.raises(ValueError, match="dp-gd takes no final step size; leave --final-step-size"):
+        problem.configure(parser(["run"]).parse_args(["run", "dp-gd", *argv]), own[0], 1000, 3)
+
+
+def test_a_path_is_checked_by_its_type(monkeypatch, tmp_path):
+    monkeypatch.setitem(options.TRAINING, "--log", {"type": options.Output, "help": "a log"})
+    arguments = parser(["run"]).parse_args(["run", "--log", str(tmp_path / "absent" / "log")])
+    with pytest.raises(ValueError, match=r"--log .* cannot be written: its folder does not exist"):
+        options.check(arguments)
 
 
 # Commands and their help.

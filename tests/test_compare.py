@@ -1,12 +1,17 @@
 """``dpjax compare``: algorithms side by side on a table of your own, by exact values."""
 
+import csv
+import dataclasses
+import functools
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import experiments
+import dpjax
 from dpjax.cli import main
+from dpjax.comparison import Comparison, runner
 
 # Options, and words of the message.
 BAD = {
@@ -25,7 +30,12 @@ def test_bad_requests_name_what_there_is(words, names, capsys, tmp_path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
-def test_algorithms_are_compared_on_a_table_in_one_line(tmp_path, monkeypatch, capsys):
+def read(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_algorithms_are_compared_on_a_table_in_one_line(tmp_path, monkeypatch, capsys, pictures):
     monkeypatch.chdir(tmp_path)
     random = np.random.default_rng(0)
     lines = [f"{a:.3f},{b:.3f},{'yes' if a > b else 'no'}" for a, b in random.random((200, 2))]
@@ -39,9 +49,91 @@ def test_algorithms_are_compared_on_a_table_in_one_line(tmp_path, monkeypatch, c
     assert "NOT PRIVATE: exact values" in printed.out and "accepted labels" in printed.out
     content = json.loads((tmp_path / "c.json").read_text())
     assert content["releasable"] is False and len(content["exact_results"]) == 2 * 2 * 3
-    results, one = experiments.read(tmp_path / "made/compare.csv"), content["exact_results"][0]
-    mean = results.mean(one["metric"], method="dp-gd", epsilon=1.0)
-    assert one["algorithm"] == "dp-gd" and one["mean"] == pytest.approx(mean)
+    one, rows = content["exact_results"][0], read("made/compare.csv")
+    assert (one["algorithm"], one["metric"]) == ("dp-gd", "exact_gap")
+    own = [r for r in rows if (r["method"], r["epsilon"]) == ("dp-gd", "1")]
+    gaps = [float(r["value"]) for r in own if r["metric"] == "exact_gap"]
+    assert len(gaps) == 2 and min(gaps) >= 0 and one["mean"] == pytest.approx(np.mean(gaps))
+    (spent,) = (float(r["value"]) for r in own if r["metric"] == "epsilon_of_the_noise")
+    assert 0.99 < spent <= 1
     text = (tmp_path / "made/compare.md").read_text()
     assert "NOT PRIVATE" in text.splitlines()[0] and "untuned" in text and "one row" in text
-    assert (tmp_path / "made/compare.png").exists()
+    picture = pictures["compare"]
+    assert "NOT PRIVATE" in picture._suptitle.get_text()
+    assert [axes.get_xlabel() for axes in picture.axes] == ["epsilon"] * 3
+    assert (tmp_path / "made/compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def trainings(monkeypatch):
+    """Counts the programs that train and stops one as Ctrl-C does; outputs are made up."""
+
+    def counted(algorithm, examples, keys):
+        counted.calls += 1
+        if counted.calls == counted.stop_at:
+            raise KeyboardInterrupt
+        return 0.01 * counted.calls * np.ones((len(keys), algorithm.dimension), np.float32)
+
+    counted.calls, counted.stop_at = 0, None
+    monkeypatch.setattr(runner, "_train", counted)
+    return counted
+
+
+def records(seed=0):
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(100, 2)).astype(np.float32)
+    return dpjax.Dataset(x / 9, np.where(x[:, 0] > 0, 1.0, -1.0).astype(np.float32), name="made")
+
+
+def compared(data=None, objective="logistic", seeds=2, **more):
+    methods = {"one": functools.partial(dpjax.dp_gradient_descent, steps=3), "two": dpjax.dp_adam}
+    return Comparison(data or records(), objective, methods, [1.0], delta=1e-3, seeds=seeds, **more)
+
+
+def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path, trainings):
+    trainings.stop_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        compared().run(tmp_path)
+    trainings.stop_at = None
+    results = compared().run(tmp_path)
+    assert trainings.calls == 3 and results.methods == ("one", "two")
+    assert {row.settings for row in results.rows if row.method == "one"} == {"steps 3"}
+    assert results.mean("exact_gap", method="one") != results.mean("exact_gap", method="two")
+    assert compared().run(tmp_path).summary() == results.summary() and trainings.calls == 3
+    # Whatever decides a result trains anew, and so does a torn file.
+    changes = {"data": records(1)}, {"objective": "logistic-l2"}, {"relation": "replace_one"}
+    for number, change in enumerate([*changes, {"seeds": 3}]):
+        compared(**change).run(tmp_path)
+        assert trainings.calls == 5 + 2 * number, change
+    for file in (tmp_path / "cache").iterdir():
+        file.write_text(file.read_text()[:20])
+    compared().run(tmp_path)
+    assert trainings.calls == 13
+
+
+def test_what_is_compared_is_what_solve_returns():
+    comparison = compared(seeds=1)
+    algorithm = comparison.algorithms["one", 1.0]
+    key = runner.jax.random.split(runner.jax.random.key(2020), 1)[0]
+    data = records()
+    solution = dpjax.solve(algorithm, data.examples, key=key)
+    value = dpjax.diagnostics.exact_objective(
+        comparison.objective, solution.params, (jnp.asarray(data.x), jnp.asarray(data.y))
+    )
+    results = comparison.run()
+    (gap,) = results.values("exact_gap", method="one")
+    assert gap + results.values("exact_optimum")[0] == pytest.approx(float(value), rel=1e-5)
+
+
+def test_an_objective_of_your_own_needs_no_margin(trainings):
+    squares = dpjax.Objective(lambda w, example: jnp.sum((w - example[0]) ** 2), name="mean")
+    make = functools.partial(dpjax.dp_gradient_descent, steps=2, clip_norm=1.0, step_size=0.1)
+    results = Comparison(records(), squares, {"mine": make}, [1.0, 2.0], seeds=1).run()
+    assert results.exact_metrics == ("exact_value", "exact_gradient_norm")
+    assert np.isnan(results.error("exact_value", epsilon=1.0))
+
+
+def test_records_in_units_are_refused():
+    grouped = dataclasses.replace(records(), present=np.ones((100, 2), bool), unit="person")
+    with pytest.raises(ValueError, match="load the table without a unit"):
+        compared(grouped)

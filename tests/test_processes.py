@@ -1,6 +1,5 @@
 """Several processes of one training: agreement before anything is spent, and an end for all."""
 
-import argparse
 import itertools
 import signal
 import subprocess
@@ -14,7 +13,6 @@ from several import ROOT, environment, free_port, on_processes
 
 import dpjax
 from dpjax import distributed
-from dpjax.cli import processes as command
 from dpjax.cli.main import main
 from dpjax.driver import fingerprint
 from dpjax.placement import processes, shard
@@ -132,9 +130,9 @@ def test_c14_a_killed_process_ends_the_other_and_the_same_commands_go_on(tmp_pat
         time.sleep(0.1)
     processes[victim].send_signal(signal.SIGKILL)
     _, errors = processes[1 - victim].communicate(timeout=60)
-    assert processes[1 - victim].returncode == 1
-    assert errors.splitlines()[-1].startswith("dpjax: another process of this run ended")
-    assert len(errors.splitlines()) <= 3, errors
+    # JAX aborts it, or it notices first.
+    said = "another process of this run ended" in errors
+    assert processes[1 - victim].returncode == (1 if said else -signal.SIGABRT), errors
     processes[victim].communicate()
     resumed = both()
     ends = [process.communicate(timeout=120) for process in resumed]
@@ -161,7 +159,7 @@ def test_options_that_do_not_fit_are_refused(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_what_is_not_joined_says_so_in_one_line_and_in_time():
+def test_what_is_not_joined_ends_in_time():
     """Without a cluster, and where no process 0 answers, so that JAX aborts."""
     alone = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--process", "1"]
     started = [
@@ -176,12 +174,10 @@ def test_what_is_not_joined_says_so_in_one_line_and_in_time():
         for words in (["--distributed"], [*alone, "--start-timeout", "0.5"])
     ]
     ends = [process.communicate(timeout=120) for process in started]
-    assert [process.returncode for process in started] == [2, 1], ends
+    assert [process.returncode for process in started] == [2, -signal.SIGABRT], ends
     assert [out for out, _ in ends] == ["", ""]
-    no_cluster, no_answer = (errors.splitlines() for _, errors in ends)
-    assert no_cluster[-1].startswith("dpjax: several processes cannot be joined")
-    assert len(no_answer) == 1 and "the training did not begin" in no_answer[0]
-    assert "--start-timeout SECONDS" in no_answer[0]
+    assert ends[0][1].splitlines()[-1].startswith("dpjax: several processes cannot be joined")
+    assert "DEADLINE_EXCEEDED" in ends[1][1]
 
 
 @pytest.mark.parametrize("address", ["node0", ":1234", "node0:", "node0:0", "node0:65536", "n:1a"])
@@ -203,27 +199,3 @@ def test_an_address_that_is_none_is_refused(address):
 def test_what_initialize_cannot_mean_is_refused_before_it_waits(more, message):
     with pytest.raises(ValueError, match=message):
         distributed.initialize(**{"coordinator": "h:1", "processes": 2, "process": 0} | more)
-
-
-@pytest.mark.parametrize(
-    ("joined", "killed_by", "message"),
-    [
-        (b"", signal.SIGABRT, "did not join in time"),
-        (command._JOINED, signal.SIGABRT, "another process of this run ended or cannot"),
-        (command._JOINED, signal.SIGKILL, "this process was killed"),
-    ],
-)
-def test_the_guard_says_why_training_was_cut_off(
-    joined, killed_by, message, tmp_path, monkeypatch, capfd
-):
-    """JAX aborts a process where it loses another."""
-    training = tmp_path / "python"
-    training.write_text(
-        f"#!{sys.executable} -S\nimport os\n"
-        f"os.write(int(os.environ['DPJAX_GUARD']), {joined!r})\nos.kill(os.getpid(), {killed_by})\n"
-    )
-    training.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(training))
-    assert command.guarded(argparse.Namespace(), lambda: 0) == 1
-    (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("dpjax: ") and message in line

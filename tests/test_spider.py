@@ -11,6 +11,7 @@ from factories import SPIDERS, make
 
 import dpjax
 from dpjax.accounting import Release, SinglePassRelease, epsilon, parallel, records_moved
+from dpjax.algorithms import EscapeRule
 from dpjax.algorithms.spider_theory import Scale, reachable
 from dpjax.driver import asking, loop
 from dpjax.mechanisms import PrefixNoise, derive, lattice
@@ -328,6 +329,33 @@ def test_a_kick_comes_at_a_small_gradient_and_not_again_for_a_while():
     solution = dpjax.solve(algorithm, records(n=4096), key=jax.random.key(0))
     kicked = np.flatnonzero(np.asarray(solution.history.kicked)[:20] == 1)
     assert kicked[0] == 1 and set(np.diff(kicked)) == {5}
+
+
+@dpjax.pytree_dataclass
+class Once(EscapeRule):
+    """A push of 1 at the first step, and the end after the third."""
+
+    def init(self, params):
+        return jnp.zeros((), jnp.int32)
+
+    def update(self, key, gradient, state, params):
+        push = jax.tree.map(lambda leaf: jnp.ones_like(leaf) * (state == 0), gradient)
+        return push, state == 0, state + 1
+
+    def ended(self, state):
+        return state >= 3
+
+
+def test_a_rule_of_ones_own_says_what_is_added_and_when_it_is_over():
+    made = make("spider", data_size=4096, dimension=P, candidates=0)
+    runs = [
+        dpjax.solve(dataclasses.replace(made, escape=rule), records(n=4096), seed=0)
+        for rule in (EscapeRule(), Once())
+    ]
+    ends = [dpjax.Status(int(run.status)) for run in runs]
+    assert ends == [dpjax.Status.EXHAUSTED, dpjax.Status.STOPPED] and int(runs[1].steps) == 3
+    kicked = [np.asarray(run.history.kicked)[: int(run.steps)].tolist() for run in runs]
+    assert not any(kicked[0]) and kicked[1] == [1, 0, 0]
 
 
 def test_the_last_candidate_that_passes_is_chosen_else_the_nearest():

@@ -91,9 +91,9 @@ def compare(endless=False):
         for _ in range(10**9 if endless else total):
             jnp.ones(2).sum().block_until_ready()
             advance("training", total / 10**5 if endless else 1)
-        return dpjax.experiments.Results(())
+        return dpjax.comparison.Results(())
 
-    dpjax.experiments.run = made
+    dpjax.comparison.Comparison.run = made
     main(["compare", "--data", "randhie"])
 
 

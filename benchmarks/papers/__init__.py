@@ -1,11 +1,9 @@
 """NOT PRIVATE: the papers whose tables and figures are reproduced, each one an ``Experiment``."""
 
 import dataclasses
-import difflib
 
-from benchmarks.papers import dpagem, erm, perturbed, spider, trust_region
-from dpjax import experiments
-from dpjax.experiments import Experiment, Plan
+from benchmarks.papers import dpagem, erm, files, perturbed, spider, trust_region
+from benchmarks.papers.spec import Experiment, Plan, choice
 
 PAPERS: dict[str, Experiment] = {
     paper.EXPERIMENT.name: paper.EXPERIMENT
@@ -20,11 +18,7 @@ def plan(name: str, figure: str = "all", *, quick: bool = False, seeds: int | No
     >>> plan("trust-region", "fig6").trainings
     350
     """
-    if name not in PAPERS:
-        near = difflib.get_close_matches(name, PAPERS, n=1)
-        guess = f"; did you mean {near[0]!r}?" if near else "."
-        raise ValueError(f"unknown paper {name!r}{guess} Choose from: {', '.join(PAPERS)}.")
-    chosen = experiments.plan(PAPERS[name], figure, quick=quick, seeds=seeds)
+    chosen = files.plan(PAPERS[choice("paper", name, PAPERS)], figure, quick=quick, seeds=seeds)
     return dataclasses.replace(chosen, words="python -m benchmarks.papers")
 
 

@@ -5,8 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from benchmarks.papers import PAPERS, plan
-from dpjax import experiments
+from benchmarks.papers import PAPERS, files, plan
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,7 +60,7 @@ def make(arguments: argparse.Namespace) -> None:
     chosen = plan(arguments.paper, arguments.figure, quick=arguments.quick, seeds=arguments.seeds)
     folder = arguments.out or f"dpjax-reproduce/{arguments.paper}{'-quick' * chosen.quick}"
     if arguments.redraw:
-        for path in experiments.redraw(chosen, folder):
+        for path in files.redraw(chosen, folder):
             print(f"wrote {path}")
         return
     for absent, found in dict.fromkeys((p.stands_for, p.data) for p in chosen.problems):
@@ -77,7 +76,7 @@ def make(arguments: argparse.Namespace) -> None:
         if not trainings:
             print(f"[{done:,}/{chosen.trainings:,}] {what}", file=sys.stderr, flush=True)
 
-    experiments.run(chosen, folder, advance=advance)
+    files.run(chosen, folder, advance=advance)
     for path in chosen.paths(folder):
         print(f"wrote {path}")
     print(f"{chosen.trainings:,} trainings in {time.perf_counter() - begin:.0f} s; NOT PRIVATE")

@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from benchmarks.papers import page
+from benchmarks.papers.claims import Read, Smaller, Verdict, counted, exponent, mean
+from benchmarks.papers.figures import Front, Picture
+from benchmarks.papers.results import Results, per_problem
+from benchmarks.papers.spec import Experiment, Figure, Method, Problem, Settings, Tuning, grid
 from benchmarks.papers.variants.exact_anchor import exact_anchor
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import Algorithm, dp_accelerated_mirror_descent
 from dpjax.datasets import sparse_high_dimensional
-from dpjax.experiments import page
-from dpjax.experiments.claims import Read, Smaller, Verdict, counted, exponent, mean
-from dpjax.experiments.figures import Front, Picture
-from dpjax.experiments.results import Results, per_problem
-from dpjax.experiments.spec import Experiment, Figure, Method, Problem, Settings, Tuning, grid
 from dpjax.objectives import L1Ball, Objective, logistic
 
 _EPSILONS = (0.2, 0.5, 1.0, 2.0)

@@ -8,13 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from dpjax.accounting import Event, Release, ball_composition, ball_delta
-from dpjax.accounting.events import deltas
-from dpjax.experiments import page
-from dpjax.experiments.claims import Verdict, counted, number
-from dpjax.experiments.figures import Lines, Picture
-from dpjax.experiments.results import Results, Row
-from dpjax.experiments.spec import Experiment, Figure, Problem
+from benchmarks.papers import page
+from benchmarks.papers.claims import Verdict, counted, number
+from benchmarks.papers.figures import Lines, Picture
+from benchmarks.papers.results import Results, Row
+from benchmarks.papers.spec import Experiment, Figure, Problem
+from dpjax.accounting import ball_composition, ball_delta
 from dpjax.mechanisms import add_ball, seed_key
 
 DIMENSIONS = (1, 2, 3, 10, 22, 100)
@@ -35,8 +34,9 @@ def gaussian_delta(distance: float, dimension: int, epsilon: float) -> float:
     >>> round(gaussian_delta(0.5, 10, 0.0), 4)
     0.6135
     """
-    noise = Release("gradient", 1, noise_multiplier=1 / (distance * math.sqrt(dimension + 2)))
-    return float(deltas(Event((noise,), "replace_one"), np.array(epsilon)))
+    apart = distance * math.sqrt(dimension + 2)
+    below, above = (stats.norm.cdf(side * apart / 2 - epsilon / apart) for side in (1, -1))
+    return float(below - math.exp(epsilon) * above)
 
 
 def noise(dimension: int, draws: int) -> tuple[np.ndarray, np.ndarray]:

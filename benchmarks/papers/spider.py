@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.papers import page
+from benchmarks.papers.claims import Smaller, Verdict, counted, mean, median, number, slope
+from benchmarks.papers.figures import Dots, Lines, Picture
+from benchmarks.papers.looks import look
+from benchmarks.papers.results import Results, per_problem, quartiles
+from benchmarks.papers.spec import Experiment, Figure, Method, Problem
 from benchmarks.papers.variants.spiders import fixed_batch_spider, gauss_psgd, spider_boost
-from dpjax.experiments import page
-from dpjax.experiments.claims import Smaller, Verdict, counted, mean, median, number, slope
-from dpjax.experiments.figures import Dots, Lines, Picture
-from dpjax.experiments.looks import look
-from dpjax.experiments.results import Results, per_problem, quartiles
-from dpjax.experiments.spec import Experiment, Figure, Method, Problem
 from dpjax.objectives import Objective, welsch, welsch_regularization
 
 GD, SGD, PRGD = "DP-GD", "DP-SGD", "PrGD"

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from dpjax.experiments import page
-from dpjax.experiments.claims import Smaller, Verdict, counted, mean, number, percent, reference
-from dpjax.experiments.figures import Lines, Picture
-from dpjax.experiments.results import Results, per_problem
-from dpjax.experiments.spec import Experiment, Figure, Method, Problem, grid
+from benchmarks.papers import page
+from benchmarks.papers.claims import Smaller, Verdict, counted, mean, number, percent, reference
+from benchmarks.papers.figures import Lines, Picture
+from benchmarks.papers.results import Results, per_problem
+from benchmarks.papers.spec import Experiment, Figure, Method, Problem, grid
 
 _EPSILONS = (0.2, 0.5, 1.0, 1.5, 2.0)
 # On the large data a point takes minutes.

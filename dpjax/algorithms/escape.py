@@ -11,8 +11,9 @@ from dpjax.algorithms.certificate import widen
 from dpjax.mechanisms import derive
 
 
+@pytree_dataclass
 class EscapeRule:
-    """How Spider leaves saddles: a pytree that is asked once a step; by default it does nothing.
+    """How Spider leaves saddles, asked once a step: a pytree, which by itself does nothing.
 
     Privacy: post-processing; a rule sees released values and public coins alone.
     """

@@ -4,8 +4,7 @@ import argparse
 import sys
 import time
 
-import dpjax
-from dpjax import _validate
+from dpjax import comparison
 from dpjax.cli import options, problem, report
 from dpjax.cli.parser import Parser
 from dpjax.display.bar import Bar
@@ -40,11 +39,11 @@ _OPTIONS: options.Options = {
 }
 
 
-def add_options(one: Parser) -> None:
+def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
-    options.add(one, _OPTIONS, options.DATA, options.OBJECTIVE, options.DELTA, options.TABLE)
+    options.add(parser, _OPTIONS, options.DATA, options.OBJECTIVE, options.DELTA, options.TABLE)
     names = [name for name in options.algorithms() if name not in options.taking("domain")]
-    one.describe(
+    parser.describe(
         command,
         "Train algorithms with their defaults at several epsilons, and write a CSV, a picture and "
         "a page of exact values. NOT PRIVATE: for data that may be looked at. After an "
@@ -57,16 +56,15 @@ def add_options(one: Parser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Trains all that is compared, prints a table, and returns 0."""
     options.check(arguments)
-    _validate.positive_int("seeds", arguments.seeds)
     chosen = [name.strip() for name in arguments.algorithms.split(",")]
     if without := next((name for name in chosen if name in options.taking("domain")), None):
         raise ValueError(
-            f"{without} needs a domain, which no option sets here: compare it in Python, with a "
-            f"dpjax.experiments.Method({without!r}, {without!r}, {{'domain': ...}})."
+            f"{without} needs a domain, which no option sets here: compare it in Python, as "
+            "functools.partial(FACTORY, domain=...) among dpjax.comparison.Comparison's algorithms."
         )
     data, objective = problem.load(arguments), problem.objective(arguments)
     problem.say_labels(arguments, objective, data)
-    experiment = dpjax.experiments.compare(
+    compared = comparison.Comparison(
         data,
         objective,
         chosen,
@@ -76,57 +74,37 @@ def command(arguments: argparse.Namespace) -> int:
         seeds=arguments.seeds,
     )
     print(_WARNING, file=sys.stderr, flush=True)
-    plan = dpjax.experiments.plan(experiment)
-    results = make(plan, arguments.out)
-    rows = summary(results)
+    results = run(compared, arguments.out)
+    rows = results.summary()
     print("\nNOT PRIVATE: exact values, mean (standard error) over the seeds")
-    metrics = list(dict.fromkeys(row["metric"] for row in rows))
-    print("  ".join(f"{name:>24}" for name in ("algorithm", "epsilon", *metrics)))
-    for method in results.each("method"):
-        for epsilon in results.each("epsilon"):
-            at = [r for r in rows if (r["algorithm"], r["epsilon"]) == (method, epsilon)]
-            cells = [
-                f"{r['mean']:.4g} ({r['standard_error']:.1g})".replace(" (nan)", "") for r in at
-            ]
-            print("  ".join(f"{cell:>24}" for cell in (method, f"{epsilon:g}", *cells)))
+    print("  ".join(f"{name:>24}" for name in ("algorithm", "epsilon", *results.exact_metrics)))
+    for method, epsilon in compared.algorithms:
+        at = [r for r in rows if (r["algorithm"], r["epsilon"]) == (method, epsilon)]
+        cells = [f"{r['mean']:.4g} ({r['standard_error']:.1g})".replace(" (nan)", "") for r in at]
+        print("  ".join(f"{cell:>24}" for cell in (method, f"{epsilon:g}", *cells)))
     if arguments.json:
         content = {"releasable": False, "data": data.name, "n": data.size, "p": data.dimension,
                    "objective": objective.name, "relation": arguments.relation,
-                   "delta": plan.problems[0].budget(1.0, data.size).delta,
-                   "seeds": plan.seeds, "exact_results": rows}  # fmt: skip
+                   "delta": compared.delta, "seeds": compared.seeds,
+                   "exact_results": rows}  # fmt: skip
         report.write_json(arguments.json, content)
         print(f"wrote {arguments.json}")
     return 0
 
 
-def make(chosen: dpjax.experiments.Plan, folder: str) -> dpjax.experiments.Results:
-    """Runs a plan under a progress bar, and says where its files are."""
+def run(compared: comparison.Comparison, folder: str) -> comparison.Results:
+    """Trains under a progress bar, and says where the files are."""
     begin = time.perf_counter()
-    with Bar(chosen.experiment.name, chosen.trainings, shown=True, keep=False) as bar:
+    with Bar("compare", compared.trainings, shown=True, keep=False) as bar:
         try:
-            results = dpjax.experiments.run(
-                chosen, folder, advance=lambda what, more: bar.advance(more, what)
-            )
+            results = compared.run(folder, lambda what, more: bar.advance(more, what))
         except KeyboardInterrupt:
             words = "interrupted; run the same command again to continue."
             raise KeyboardInterrupt(words) from None
-    for path in chosen.paths(folder):
+    for path in compared.paths(folder):
         print(f"wrote {path}")
-    print(f"{chosen.trainings:,} trainings in {time.perf_counter() - begin:.0f} s; NOT PRIVATE")
+    print(f"{compared.trainings:,} trainings in {time.perf_counter() - begin:.0f} s; NOT PRIVATE")
     return results
-
-
-def summary(results: dpjax.experiments.Results) -> list[dict]:
-    """Returns mean and standard error of each exact metric, by algorithm and epsilon."""
-    return [
-        {"algorithm": method, "epsilon": epsilon, "metric": metric,
-         "mean": results.mean(metric, method=method, epsilon=epsilon),
-         "standard_error": results.error(metric, method=method, epsilon=epsilon)}
-        for method in results.each("method")
-        for epsilon in results.each("epsilon")
-        for metric in results.where(method=method).each("metric")
-        if metric.startswith("exact_")
-    ]  # fmt: skip
 
 
 def numbers(text: str) -> list[float]:

@@ -1,13 +1,8 @@
-"""``dpjax run`` in several processes: each under a guard that says in one line why it ended."""
+"""``dpjax run`` as one of several processes, which JAX joins and, where one is lost, aborts."""
 
 import argparse
-import contextlib
 import os
-import signal
-import socket
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 
@@ -17,21 +12,11 @@ from dpjax import distributed
 from dpjax.cli.options import Options
 from dpjax.placement.processes import ProcessLost
 
-# Holds, in the process that trains, the descriptor of its connection to its guard: the guard hears
-# by it that the processes have joined, and the process that its guard is gone.
-_GUARDED = "DPJAX_GUARD"
-_JOINED = b"joined"
-_NOT_JOINED = (
-    "the training did not begin: another process of this run ended, or did not join in time. See "
-    "that each was started, with one free HOST:PORT and one number of processes; where they "
-    "start further apart, wait longer by --start-timeout SECONDS."
+_LOST = (
+    "another process of this run ended or cannot be reached, so this one ends. A ledger shows the "
+    "run as spent once it began; with --checkpoint the same commands go on from it and spend "
+    "nothing more."
 )
-_SPENT = (
-    "A ledger shows the run as spent once it began; with --checkpoint the same commands go on from "
-    "it and spend nothing more."
-)
-_LOST = f"another process of this run ended or cannot be reached, so this one ends. {_SPENT}"
-_KILLED = f"this process was killed; the system does so where memory runs out. {_SPENT}"
 _LINGER_SECONDS = 1.0
 OPTIONS: Options = {
     "--distributed": {
@@ -71,48 +56,20 @@ def asked_for(arguments: argparse.Namespace) -> bool:
     return arguments.distributed or not all(missing)
 
 
-def guarded(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
-    """Returns the status of ``work``, which runs in a process below this one.
+def together(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
+    """Returns the status of ``work``, which each of the processes does.
 
-    Where another process of a training dies, JAX aborts this one amid a trace of its own: the guard
-    is what is left to say so.
+    Where one does not join in time, or is lost later, JAX aborts the others within a minute.
     """
-    if _GUARDED in os.environ:
-        return _work(arguments, work)
-    ours, theirs = socket.socketpair()
-    command = [sys.executable, "-m", "dpjax", *sys.argv[1:]]
-    environment = {**os.environ, _GUARDED: str(theirs.fileno())}
-    with subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()]) as below:
-        theirs.close()
-        while True:
-            try:
-                status = below.wait()
-                break
-            except KeyboardInterrupt:  # the terminal has sent it below as well
-                continue
-    with ours:
-        ours.setblocking(False)
-        heard = b""
-        with contextlib.suppress(BlockingIOError):
-            heard = ours.recv(len(_JOINED))
-    if status >= 0:
-        return status
-    reason = _LOST if heard == _JOINED else _NOT_JOINED
-    print(f"dpjax: {_KILLED if status == -signal.SIGKILL else reason}", file=sys.stderr)
-    return 1
-
-
-def _work(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
-    guard = int(os.environ[_GUARDED])
-    _end_with(guard)
-    _hush()
+    sys.stdout.flush()
+    printed = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where Gloo prints
     try:
         distributed.initialize(
             arguments.coordinator, arguments.processes, arguments.process, arguments.start_timeout
         )
-        os.write(guard, _JOINED)
-        if not distributed.leads():
-            sys.stdout = os.fdopen(os.dup(1), "w")  # which leads nowhere by now
+        if distributed.leads():
+            sys.stdout = printed
         return work()
     except ProcessLost:
         _leave(1, _LOST)
@@ -121,28 +78,6 @@ def _work(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
     except KeyboardInterrupt as stop:
         _leave(130, str(stop) or "interrupted")
     return 1
-
-
-def _end_with(descriptor: int) -> None:
-    """Ends this process when the one above is gone, which holds the other end."""
-
-    def wait() -> None:
-        with contextlib.suppress(ConnectionResetError):  # it has not read what was written
-            os.read(descriptor, 1)
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def _hush() -> None:
-    """Leaves standard output and error to Python: libraries print there, and JAX its traces."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
-    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        os.dup2(nothing, descriptor)
 
 
 def _leave(status: int, message: str) -> None:

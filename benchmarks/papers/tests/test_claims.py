@@ -8,9 +8,19 @@ import numpy as np
 import pytest
 
 import dpjax
-from benchmarks.papers import PAPERS, dpagem, erm, perturbed, plan, spider
-from dpjax import experiments
-from dpjax.experiments import Results, claims, figures, page, results
+from benchmarks.papers import (
+    PAPERS,
+    claims,
+    dpagem,
+    erm,
+    figures,
+    page,
+    perturbed,
+    plan,
+    results,
+    spider,
+)
+from benchmarks.papers.results import Results
 
 GALLERY = pathlib.Path(__file__).parents[2] / "gallery"
 
@@ -18,7 +28,7 @@ GALLERY = pathlib.Path(__file__).parents[2] / "gallery"
 @functools.cache
 def gallery(paper):
     (path,) = (GALLERY / paper).glob("*.csv")
-    return experiments.read(path).rows()
+    return results.read(path).rows()
 
 
 def planted(paper, name, changes, source="", seeds=np.inf):

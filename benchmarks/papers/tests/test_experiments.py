@@ -1,6 +1,7 @@
 """Experiments: one runner that goes on where it was, one table, pages and pictures from it."""
 
 import dataclasses
+import pathlib
 
 import chex
 import jax
@@ -9,10 +10,22 @@ import numpy as np
 import pytest
 
 import dpjax
-from benchmarks.papers import PAPERS, dpagem, erm, plan, spider
+from benchmarks.papers import (
+    PAPERS,
+    dpagem,
+    erm,
+    figures,
+    files,
+    metrics,
+    page,
+    plan,
+    results,
+    runner,
+    spider,
+)
 from benchmarks.papers.__main__ import main
-from dpjax import experiments
-from dpjax.experiments import Experiment, Method, Problem, Tuning, files, metrics, runner
+from benchmarks.papers.results import Results, Row
+from benchmarks.papers.spec import Experiment, Figure, Method, Problem, Tuning
 from dpjax.objectives import OBJECTIVES, logistic, logistic_l2, welsch
 
 BUDGET = dpjax.PrivacyBudget(4.0, 1e-3)
@@ -111,12 +124,12 @@ def test_an_interrupted_run_goes_on_and_redraw_trains_nothing(
     text = (tmp_path / f"{name}.md").read_text()
     assert "NOT PRIVATE" in text.splitlines()[0] and "A quick run" in text and absent in text
     assert f"python -m benchmarks.papers {name} all --quick" in text
-    results = experiments.read(tmp_path / f"{name}.csv")
-    noise = results.where(metric="epsilon_of_the_noise").rows()
+    found = results.read(tmp_path / f"{name}.csv")
+    noise = found.where(metric="epsilon_of_the_noise").rows()
     private = [row for row in noise if row.method != dpagem.NOISELESS]
     assert private and all(row.value <= row.epsilon for row in private)
     assert {row.value for row in noise} - {row.value for row in private} <= {np.inf}
-    assert (results.where(metric="exact_gap").column("value") >= 0).all()
+    assert (found.where(metric="exact_gap").column("value") >= 0).all()
 
 
 # A command, and words of the message.
@@ -154,7 +167,7 @@ def test_what_is_made_is_the_papers(name, figures, seeds, trainings, left_out):
     assert trainings is None or whole.trainings == trainings
     assert " ".join(quick.left_out) == left_out and quick.seeds == 2 and quick.trainings <= 150
     for problem in whole.problems:
-        assert {*problem.metrics, *problem.path_metrics} <= {*experiments.METRICS}
+        assert {*problem.metrics, *problem.path_metrics} <= {*metrics.METRICS}
         assert {*problem.methods} <= {method.label for method in PAPERS[name].methods}
         for method in PAPERS[name].methods_on(problem):
             assert method.make and {*method.takes.values()} <= {*problem.settings}
@@ -169,12 +182,15 @@ def test_what_is_made_is_the_papers(name, figures, seeds, trainings, left_out):
 def own(*methods, tuning=None, seeds=2, **problem):
     """An experiment on made records."""
     fields = {"objective": logistic_l2(), "records": records(), "epsilons": (1.0,)} | problem
-    figures = {"gap": experiments.against_epsilon(Problem("made", **fields))}
-    return Experiment("own", "Mine", methods, figures, tuning=tuning, seeds=seeds)
+    problem = Problem("made", **fields)
+    panels = tuple(figures.Lines(name, name) for name in ("exact_gap", *problem.metrics[:2]))
+    table = page.Grid("Gap:", page.mean("exact_gap"))
+    figure = Figure("Gaps.", (problem,), figures.Picture("{problem}; {exact}", panels), (table,))
+    return Experiment("own", "Mine", methods, {"gap": figure}, tuning=tuning, seeds=seeds)
 
 
 def calibrated(problem, method, epsilon, **settings):
-    bench = runner.Bench(experiments.plan(two()), problem, problem.load(), *[None] * 5)
+    bench = runner.Bench(files.plan(two()), problem, problem.load(), *[None] * 5)
     return runner.Cell(bench, method, epsilon, settings).algorithm
 
 
@@ -196,7 +212,7 @@ def test_a_cache_is_used_until_something_changes(trainings, tmp_path, monkeypatc
 
     def trains(calls, **change):
         before = trainings.calls
-        experiments.run(two(**change), tmp_path)
+        files.run(two(**change), tmp_path)
         assert trainings.calls - before == calls, change
 
     trains(4)  # two methods, two seeds
@@ -211,14 +227,14 @@ def test_a_cache_is_used_until_something_changes(trainings, tmp_path, monkeypatc
 
 def test_the_table_is_read_back_as_it_was_written(tmp_path):
     row = ("e", 'a "b", c', 9, 2, "m", "", np.nan, -1.0, np.inf, "exact_gap", 1 / 3)
-    experiments.write(tmp_path / "t.csv", experiments.Results([experiments.Row(*row)]))
-    (one,) = experiments.read(tmp_path / "t.csv").rows()
+    results.write(tmp_path / "t.csv", Results([Row(*row)]))
+    (one,) = results.read(tmp_path / "t.csv").rows()
     assert one.problem == row[1] and np.isnan(one.epsilon) and one.step == np.inf
     assert one.value == pytest.approx(1 / 3, abs=1e-9)
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ValueError, match="must have the columns"):
-        experiments.read(tmp_path / "t.csv")
-    empty = experiments.Results([])
+        results.read(tmp_path / "t.csv")
+    empty = Results([])
     assert len(empty) == 0 and empty.each("method") == ()
 
 
@@ -280,7 +296,7 @@ def test_a_grid_goes_on_where_its_best_is_at_an_edge(best, left, tried, monkeypa
         return [(-1.0, np.nan, "exact_value", abs(cell.settings["step_size"] - best))]
 
     monkeypatch.setattr(runner, "_trained", trained)
-    plan = experiments.plan(own(tuning=Tuning(seeds=1, further=left)))
+    plan = files.plan(own(tuning=Tuning(seeds=1, further=left)))
     grid = tuple({"step_size": step} for step in (1.0, 2.0, 4.0))
     bench = runner.Bench(plan, plan.problems[0], *[None] * 6)
     every, taken = runner._tuned(bench, Method("GD", "dp-gd", grids={"": grid}), 1.0)
@@ -292,14 +308,14 @@ def test_the_best_setting_is_taken_on_seeds_of_the_tuning(tmp_path):
     grid = ({"step_size": 1e-3}, {"step_size": 8.0})
     mine = own(Method("GD", "dp-gd", {"steps": 8}, grids={"": grid}), tuning=Tuning(seeds=2),
                seeds=3, epsilons=(20.0,), delta=1e-3, reference="certified")  # fmt: skip
-    results = experiments.run(mine, tmp_path)
-    tried, best = results.tried("exact_gap"), "steps 8, step_size 8"
+    found = files.run(mine, tmp_path)
+    tried, best = found.tried("exact_gap"), "steps 8, step_size 8"
     assert tried[best] < tried["steps 8, step_size 0.001"]
-    chosen = results.where(metric="exact_gap", method="GD")
+    chosen = found.where(metric="exact_gap", method="GD")
     assert {row.settings for row in chosen.rows() if row.seed >= 0} == {best}
     # Planted: the results are of other seeds than the tuning.
-    assert results.mean("exact_gap") != tried[best]
-    assert results.values("exact_gap").size == 3 == experiments.plan(mine).trainings - 4
+    assert found.mean("exact_gap") != tried[best]
+    assert found.values("exact_gap").size == 3 == files.plan(mine).trainings - 4
 
 
 def test_a_step_size_above_the_theorem_is_taken_in_silence():
@@ -353,8 +369,16 @@ def test_an_objective_of_your_own_needs_no_margin(tmp_path, pictures):
     method = Method("GD", "dp-gd", {"steps": 2, "clip_norm": 1.0, "step_size": 0.1})
     mine = own(method, objective=squares, epsilons=(1.0, 2.0),
                metrics=("exact_value", "exact_gradient_norm"))  # fmt: skip
-    results = experiments.run(mine, tmp_path)
-    assert results.values("exact_value", epsilon=1.0).size == 2 and not results.tried("exact_value")
+    found = files.run(mine, tmp_path)
+    assert found.values("exact_value", epsilon=1.0).size == 2 and not found.tried("exact_value")
     assert [axes.get_xlabel() for axes in pictures["gap"].axes] == ["epsilon"] * 2
-    assert experiments.figures.best_first(results, "exact_value") == ["GD"]
+    assert figures.best_first(found, "exact_value") == ["GD"]
     assert spider.saddle("ijcnn1") == welsch(0.1045)
+
+
+def test_the_example_of_the_readme_runs(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (pathlib.Path(runner.__file__).parent / "README.md").read_text()
+    exec(text.partition("```python\n")[2].partition("```")[0], {})
+    assert 0 < float(capsys.readouterr().out) < 1
+    assert {"risk.png", "mine.csv", "mine.md"} <= {path.name for path in tmp_path.glob("*/*")}

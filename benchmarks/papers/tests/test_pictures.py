@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from benchmarks.papers import PAPERS
-from dpjax import experiments, plotting
-from dpjax.experiments import figures, looks
+from benchmarks.papers import PAPERS, figures, looks, results
+from dpjax import plotting
 
 GALLERY = pathlib.Path(__file__).parents[2] / "gallery"
 PICTURES = [(path.parent.name, path.stem) for path in sorted(GALLERY.glob("*/*.png"))]
@@ -23,11 +22,11 @@ def picture(request):
     """Name of the paper, and the figure that its tables in the gallery give."""
     name, figure = request.param
     tables = [GALLERY / name / f"{table}.csv" for table in (name, figure)]
-    results = experiments.read(next(table for table in tables if table.exists()))
+    found = results.read(next(table for table in tables if table.exists()))
     shown, saved = PAPERS[name].figures[figure], []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(matplotlib.figure.Figure, "savefig", lambda one, *_, **__: saved.append(one))
-        figures.draw(shown.picture, shown.problems, results, f"{figure}.png")
+        figures.draw(shown.picture, shown.problems, found, f"{figure}.png")
     return name, saved[0]
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpjax.experiments.results import Results, difference
-from dpjax.experiments.spec import Problem
+from benchmarks.papers.results import Results, difference
+from benchmarks.papers.spec import Problem
 
 Read = Callable[[Results, str, float], float]
 """From the rows of one problem, a method and an epsilon to a number."""

@@ -3,10 +3,12 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from dpjax.diagnostics.optimum import WIDEST
-from dpjax.experiments.claims import number, seeds
-from dpjax.experiments.results import Results
-from dpjax.experiments.spec import Plan, Problem
+from benchmarks.papers.claims import number, seeds
+from benchmarks.papers.results import Results
+from benchmarks.papers.spec import Plan, Problem
+
+# Of the points among which a certified optimum is the least, where none exists.
+WIDEST = 1_000.0
 
 Cell = Callable[[Results], str]
 """From the rows of one method, at one epsilon or n, to a cell of a table."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
 import importlib.metadata
 import math
 import pathlib
@@ -15,16 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax._program import trace
-from dpjax._typing import Array, Params, PyTree
+from benchmarks.papers.cache import cached, digest, program
+from benchmarks.papers.metrics import COST, DESCENTS, REFERENCES, Measured, Path, Trained, measured
+from benchmarks.papers.results import Row
+from benchmarks.papers.spec import SEED, Array, Method, Params, Plan, Problem, Settings
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.driver import trajectory
-from dpjax.experiments.cache import cached
-from dpjax.experiments.metrics import COST, DESCENTS, REFERENCES, Measured, Path, Trained, measured
-from dpjax.experiments.results import Row
-from dpjax.experiments.spec import SEED, Method, Plan, Problem, Settings
 from dpjax.oracles import GradientQuery, MinimizerQuery
 
 Advance = Callable[[str, int], None]
@@ -97,7 +94,7 @@ def problem_rows(
         data = dataclasses.replace(whole, x=whole.x[chosen], y=whole.y[chosen]) if size else whole
         shared = {
             "versions": [importlib.metadata.version("dpjax"), jax.__version__],
-            "data": _digest((data, whole)),
+            "data": digest((data, whole)),
             "objective": _objective_words(problem, data),
             "reference": [problem.reference, problem.starts],
         }
@@ -230,7 +227,7 @@ def _trained(cell: Cell, tuning: int = 0) -> Measured:
 
 def follow(
     algorithm: Algorithm,
-    examples: PyTree,
+    examples: Any,
     keys: Array,
     at: list[int],
     start: Params | None = None,
@@ -253,7 +250,7 @@ def follow(
 
 
 @jax.jit
-def _follow(algorithm: Algorithm, examples: PyTree, keys: Array, at: Array, each: float, start):
+def _follow(algorithm: Algorithm, examples: Any, keys: Array, at: Array, each: float, start):
     def one(key: Array):
         params, solution = trajectory(algorithm, examples, key=key, at=at, params=start)
         steps = jnp.minimum(at, solution.steps)
@@ -325,17 +322,9 @@ def _place(function: Any) -> str:
     return f"{inner.__module__}.{inner.__qualname__}{more}"
 
 
-def _digest(tree: PyTree) -> str:
-    """A hash of records: another table of the same name has other results."""
-    found = hashlib.sha256()
-    for array in map(np.asarray, jax.tree.leaves(tree)):
-        found.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
-    return found.hexdigest()[:24]
-
-
 def _objective_words(problem: Problem, data: Dataset) -> list[str]:
     """What the objective computes, not what it is called."""
     objective, params = problem.loss, problem.first_params(0, data)
     record = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), data.examples)
-    digest = trace(objective.loss, params, record).digest
-    return [objective.name, digest, repr(objective.regularizer), repr(objective.constants)]
+    computed = program(objective.loss, params, record)
+    return [objective.name, computed, repr(objective.regularizer), repr(objective.constants)]

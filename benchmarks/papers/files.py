@@ -5,11 +5,11 @@ import os
 import pathlib
 from collections.abc import Callable
 
-from dpjax import _validate, plotting
-from dpjax.experiments import figures, page, results
-from dpjax.experiments.results import Results
-from dpjax.experiments.runner import problem_rows
-from dpjax.experiments.spec import QUICK_SEEDS, Experiment, Plan
+from benchmarks.papers import figures, page, results
+from benchmarks.papers.results import Results
+from benchmarks.papers.runner import problem_rows
+from benchmarks.papers.spec import QUICK_SEEDS, Experiment, Plan, choice
+from dpjax import plotting
 
 
 def plan(
@@ -32,9 +32,10 @@ def plan(
       ValueError: for an unknown figure, naming those there are, or a bad number.
       ImportError: if matplotlib is not installed.
     """
-    _validate.choice("figure", figure, [*chosen.figures, "all"])
+    choice("figure", figure, [*chosen.figures, "all"])
     default = QUICK_SEEDS if quick else chosen.seeds
-    seeds = default if seeds is None else _validate.positive_int("seeds", seeds)
+    if seeds is not None and seeds < 1:
+        raise ValueError(f"seeds must be a whole number from 1 on, got {seeds}.")
     plotting.require()
     wanted = chosen.figures if figure == "all" else {figure: chosen.figures[figure]}
     made = dict(wanted)
@@ -46,7 +47,7 @@ def plan(
         if one.problems and not kept:
             del made[name]
     left_out = tuple(name for name in wanted if name not in made)
-    return Plan(chosen, made, seeds, quick, left_out)
+    return Plan(chosen, made, seeds or default, quick, left_out)
 
 
 def run(

@@ -1,6 +1,7 @@
 """NOT PRIVATE: an experiment as data: problems, methods, what is measured, drawn and claimed."""
 
 import dataclasses
+import difflib
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,8 +10,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from dpjax import _validate, datasets
-from dpjax._typing import Array, Params, Relation
+from dpjax import datasets
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import ALGORITHMS, Algorithm
 from dpjax.baselines import BASELINES, ONE_RELEASE
@@ -20,8 +20,27 @@ from dpjax.objectives import OBJECTIVES, Objective
 FACTORIES = {**ALGORITHMS, **BASELINES, **ONE_RELEASE}
 """Name on the command line -> factory of every method that can be compared."""
 
+Array = jax.Array
+Params = Any
 Settings = Mapping[str, Any]
+Relation = Literal["zero_out", "replace_one", "add_or_remove_one"]
 SEED, QUICK_SEEDS = 2020, 2
+
+
+def choice(kind: str, name: str, known: Iterable[str]) -> str:
+    """Returns a name that is known, or raises a ValueError with the nearest one.
+
+    >>> choice("figure", "fig3", ["fig2", "table1"])
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown figure 'fig3'; did you mean 'fig2'? Choose from: fig2, table1.
+    """
+    names = list(known)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        guess = f"; did you mean {near[0]!r}?" if near else "."
+        raise ValueError(f"unknown {kind} {name!r}{guess} Choose from: {', '.join(names)}.")
+    return name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +130,7 @@ class Problem:
     def loss(self) -> Objective:
         """The objective, or a ValueError for a name that there is not."""
         if isinstance(self.objective, str):
-            return OBJECTIVES[_validate.choice("objective", self.objective, OBJECTIVES)]()
+            return OBJECTIVES[choice("objective", self.objective, OBJECTIVES)]()
         return (
             self.objective if isinstance(self.objective, Objective) else self.objective(self.data)
         )
@@ -183,7 +202,7 @@ class Method:
         """The factory, or a ValueError for a name that there is not."""
         if callable(self.factory):
             return self.factory
-        return FACTORIES[_validate.choice("algorithm", self.factory, FACTORIES)]
+        return FACTORIES[choice("algorithm", self.factory, FACTORIES)]
 
     def grid(self, problem: Problem) -> tuple[Settings, ...]:
         """Returns the settings of which the best is taken; one of them may be empty."""
@@ -349,7 +368,7 @@ class Plan:
         default = QUICK_SEEDS if self.quick else self.experiment.seeds
         words = [self.words, self.experiment.name, "all" if self.whole else self.name]
         words += ["--quick"] * self.quick + [f"--seeds {self.seeds}"] * (self.seeds != default)
-        return " ".join(words) if self.words else "dpjax.experiments.run"
+        return " ".join(words) if self.words else "benchmarks.papers.files.run"
 
     def paths(self, folder: str | os.PathLike) -> list[pathlib.Path]:
         """Returns the pictures, the table and the page in a folder."""

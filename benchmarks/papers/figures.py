@@ -7,11 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from benchmarks.papers.axes import in_view, name_ends, point_beyond
+from benchmarks.papers.claims import seeds
+from benchmarks.papers.looks import look, mark
+from benchmarks.papers.results import Results, quartiles, untuned
+from benchmarks.papers.spec import Problem
 from dpjax import plotting
-from dpjax.experiments.claims import seeds
-from dpjax.experiments.looks import look, mark
-from dpjax.experiments.results import Results, quartiles, untuned
-from dpjax.experiments.spec import Problem
 
 # Accuracies that an axis of errors is labelled with.
 _TICKS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.04, 0.03, 0.02, 0.015,
@@ -181,7 +182,7 @@ class Lines(Panel):
             below = self.yscale == "log" and value < min(axes.get_ylim())
             text += f": {value:.1e}\n(out of view)" * bool(below)
             named[text] = (value, look(label).color)
-        plotting.name_ends(axes, named)
+        name_ends(axes, named)
 
 
 def _note(axes: Any, text: str, at: tuple[float, float], above: float, **more: Any) -> None:
@@ -194,7 +195,7 @@ def _wedge(axes: Any, x: np.ndarray, every: np.ndarray, exponents: tuple[float, 
     axes.fill_between(x, *ends, color="0.9", linewidth=0, zorder=0)
     _note(axes, "slopes of the theory", (x[-1], ends[1][-1]), 3, ha="right", va="bottom",
           color="0.4")  # fmt: skip
-    shown = plotting.in_view(1 / every[every > 0], gap=10)
+    shown = in_view(1 / every[every > 0], gap=10)
     axes.set(ylim=(every[every > 0][shown].min() / 2, 4 * every.max()))
     axes.set(xlim=(x[0] / 1.15, x[-1] * 1.15))
 
@@ -231,7 +232,7 @@ class Front(Panel):
         means = np.array([max(table.mean(self.y, method=m), self.least) for m in labels])
         errors = 2 * np.nan_to_num([table.error(self.y, method=m) for m in labels])
         costs = np.array([table.mean(self.x, method=m) for m in labels])
-        shown = plotting.in_view(means)
+        shown = in_view(means)
         for i in np.flatnonzero(shown):
             axes.errorbar(
                 costs[i : i + 1], means[i : i + 1],
@@ -254,7 +255,7 @@ class Front(Panel):
         _widen(axes, "y", 0.4)
         for i in np.flatnonzero(~shown):
             text = f"off the scale:\n{labels[i]} {means[i]:.2g}"
-            plotting.point_beyond(axes, costs[i], text, mark(labels[i], 8))
+            point_beyond(axes, costs[i], text, mark(labels[i], 8))
         _front(axes, costs[shown], means[shown])
 
 

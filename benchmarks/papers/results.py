@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import t as student_t
 
-from dpjax import _durable
+from benchmarks.papers.cache import replace
 
 
 class Row(NamedTuple):
@@ -192,7 +192,7 @@ def write(path: str | os.PathLike, results: Results) -> None:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([Row._fields, *map(cells, results.rows())])
-    _durable.replace_private(pathlib.Path(path), text.getvalue().encode())
+    replace(pathlib.Path(path), text.getvalue())
 
 
 def read(path: str | os.PathLike) -> Results:
