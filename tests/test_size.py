@@ -11,7 +11,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent / "dpjax"
 # Room: most lines, most files. Who raises a number says behind it what was taken out for that.
 MOST = {
-    ".": (2152, 13),
+    ".": (1761, 11),
     "accounting": (4899, 23),
     "algorithms": (5543, 28),
     "auditing": (2266, 12),
@@ -19,7 +19,7 @@ MOST = {
     "cli": (2810, 18),
     "comparison": (506, 4),  # in place of experiments' 2235, 12
     "datasets": (4739, 22),
-    "derivatives": (5066, 29),
+    "derivatives": (4795, 27),
     "diagnostics": (778, 4),
     "display": (339, 3),
     "driver": (2274, 13),
@@ -27,7 +27,7 @@ MOST = {
     "linalg": (747, 6),
     "mechanisms": (1683, 11),
     "models": (117, 3),
-    "objectives": (1725, 10),
+    "objectives": (2102, 12),  # _linear and _units, 391 lines, stood at the top
     "oracles": (2534, 19),
     "placement": (913, 4),
     "reporting": (1057, 7),
