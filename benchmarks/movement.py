@@ -8,6 +8,7 @@ in one of them, or another one. Exit status 1 if any distance is above 1 sensiti
 
 import argparse
 import functools
+import inspect
 import sys
 import warnings
 
@@ -17,7 +18,7 @@ import numpy as np
 from jax import lax
 
 import dpjax
-from dpjax.baselines import EVERY
+from dpjax.algorithms import ALL
 from dpjax.driver import loop
 from dpjax.driver.asking import Asking, bind_records, bind_with_key
 from dpjax.oracles import bind
@@ -31,6 +32,16 @@ CELLS = jnp.array(
 )
 LABELS = jnp.array([1, 1, 1, -1, -1, -1, 0, 2, 1e-40, jnp.nan, jnp.inf], jnp.float32)
 KINDS = ("rows", "units")
+# For a loss without constants, to whoever takes them.
+UNKNOWN = {
+    "clip_norm": 1.0,
+    "hessian_clip_norm": 1.0,
+    "smoothness": 1.0,
+    "step_size": 0.08,
+    "hessian_lipschitz": 1.0,
+    "initial_gap": 1.0,
+    "floor": 1.0,
+}
 SCALES = jnp.array([0.0, 1.0, 1e3])
 
 
@@ -140,7 +151,7 @@ def is_sampler(node):
 
 
 def algorithm_of(name, kind, p):
-    entry = EVERY[name]
+    entry = ALL[name]
     example = entry.example
     objective = dpjax.objectives.OBJECTIVES[example.objective]()
     if entry.one_release:  # whose minimum moves the more, the less the other records curve
@@ -150,7 +161,8 @@ def algorithm_of(name, kind, p):
     settings = {"data_size": N, "dimension": p} | ({} if entry.one_release else {"steps": STEPS})
     settings |= example.required | example.settings
     if kind == "units":  # a sum of losses has no constants
-        settings = example.plain | settings
+        takes = inspect.signature(entry.factory).parameters
+        settings = {name: it for name, it in UNKNOWN.items() if name in takes} | settings
     settings = settings | ({"batch_size": N // 2} if settings.get("batch_size", 0) > N else {})
     return entry.factory(objective, dpjax.PrivacyBudget(1.0, 1e-4), **settings)
 
@@ -169,7 +181,7 @@ def main():
         "--pairs", type=int, default=10_000, help="of neighbours, of each algorithm"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="*", choices=list(EVERY), default=list(EVERY))
+    parser.add_argument("--only", nargs="*", choices=list(ALL), default=list(ALL))
     arguments = parser.parse_args()
     of_set = 2 * VARIANTS - 1
     sets = -(-arguments.pairs // (of_set * len(KINDS) * 3))
@@ -177,7 +189,7 @@ def main():
     for name in arguments.only:
         shown = []
         for kind in KINDS:
-            if kind == "units" and EVERY[name].one_release:
+            if kind == "units" and ALL[name].one_release:
                 continue  # which takes single records alone
             found = max(search(name, kind, p, sets, arguments.seed) for p in (1, 2, 3))
             pairs += 3 * sets * of_set

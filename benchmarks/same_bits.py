@@ -2,10 +2,10 @@
 
 Run ``python benchmarks/same_bits.py [NAME ...] [--places ...]``. Each place is a fresh process, or
 two: 1, 2, 4 and 8 virtual devices of one CPU, two processes with 1 and with 4 devices, and records
-that are streamed, from memory and from files through a scratch file. What is compared are the bits
-of parameters, history, certificate and accuracy: of every algorithm and baseline on made records,
-more than 4,096 for each of seven devices, and of ``fit`` with the convolutional network of MNIST,
-50 steps of 256 images and 10 of 5,000. The status is 1 where a bit differs.
+that are streamed, from memory and from files whose rows a function maps. What is compared are the
+bits of parameters, history, certificate and accuracy: of every algorithm and baseline on made
+records, more than 4,096 for each of seven devices, and of ``fit`` with the convolutional network of
+MNIST, 50 steps of 256 images and 10 of 5,000. The status is 1 where a bit differs.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def trained(name, place):
         ).solution
     x = np.random.default_rng(0).normal(size=(ROWS, FEATURES)).astype(np.float32) / 4
     y = np.where(x[:, 0] > 0, 1.0, -1.0).astype(np.float32)
-    entry = dpjax.baselines.EVERY[name]
+    entry = dpjax.algorithms.ALL[name]
     more = {"data_size": ROWS, "dimension": FEATURES, "steps": 3} | entry.example.required
     if name in ("dp-adam", "dp-sgd", "dp-optimizer", "dpagem"):
         more["batch_size"] = BATCH
@@ -88,7 +88,7 @@ def on_disk(data, folder):
     import numpy as np
 
     from dpjax import Dataset, distributed
-    from dpjax.placement.stream import Rows
+    from dpjax.datasets.rows import Rows
 
     x, y = map(np.asarray, data.examples if isinstance(data, Dataset) else data)
     shape, path = x.shape[1:], folder / "table.npy"
@@ -162,7 +162,7 @@ def main():
         return
     import dpjax
 
-    every = [name for name, entry in dpjax.baselines.EVERY.items() if not entry.one_release]
+    every = [name for name, entry in dpjax.algorithms.ALL.items() if not entry.one_release]
     names = arguments.names or [*every, *FITS]
     width = max(map(len, names))
     one = None

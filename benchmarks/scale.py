@@ -8,8 +8,9 @@ is XLA's own count (arguments and temporaries of one device), and the most that 
 resident.
 
 With ``--folder`` it compares ``dpjax run`` over a file of 2 x 10^7 unscaled rows (4.4 GB, made
-there and deleted) left on disk and read into memory, by turns, twice, and nothing else. What is
-read, scaled and compiled once counts too, other than in the rows above, but for compiling.
+there and deleted) read into memory, over the rows that ``dpjax data --write`` scaled left on disk,
+and, with ``--unscaled``, over the file itself left there, by turns, twice, and nothing else. What
+is read, scaled and compiled once counts too, other than in the rows above, but for compiling.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import time
 from pathlib import Path
 
 FEATURES, STEPS, RUNS = 54, 4, 3
-FILE_ROWS, FILE_STEPS = 2 * 10**7, 32
+FILE_ROWS, FILE_STEPS, LIMIT = 2 * 10**7, 32, "100MB"
 COVERTYPE = 581_012
 PEOPLE, GPUS = 10**10, 64
 
@@ -169,8 +170,8 @@ def in_two_processes(rows):
     return result(both[0]) | {"processes": 2, "rank_1": result(both[1])["seconds_per_pass"]}
 
 
-def in_turn(folder, rows):
-    """Yields figures of the command line over one file, on disk and in memory by turns."""
+def in_turn(folder, rows, places):
+    """Yields figures of the command line over one file, in ``places`` by turns."""
     import numpy as np
 
     block = np.random.default_rng(0).normal(size=(10**5, FEATURES + 1)).astype(np.float32)
@@ -184,16 +185,23 @@ def in_turn(folder, rows):
             for start in range(0, rows, len(block)):
                 np.roll(block, start // len(block), axis=0).tofile(file)
         bounds.write_text(json.dumps({str(place): [-6, 6] for place in range(FEATURES)}))
-        for how in ("streamed", "resident") * 2:
-            yield by_command(how, table, bounds, rows)
+        said = f"--label {FEATURES} --classes 0,1 --bounds {bounds}".split()
+        scaled = table.with_name("scaled.npz")
+        words = ["data", str(table), *said, "--memory-limit", LIMIT, "--write", str(scaled)]
+        yield by_command("written", words, rows)
+        figures = table.with_name("figures.json")
+        for how in places * 2:
+            words = f"run dp-tr --seed 0 --steps {FILE_STEPS} --json {figures} --data".split()
+            words += [str(scaled)] if how == "scaled" else [str(table), *said]
+            words += [] if how == "resident" else ["--memory-limit", LIMIT]
+            found = by_command(how, words, rows)
+            seconds = json.loads(figures.read_text())["seconds_run"] / FILE_STEPS
+            yield found | {"seconds_per_pass": seconds}
 
 
-def by_command(how, table, bounds, rows):
-    """Figures of one ``dpjax run``."""
-    figures = table.with_name("figures.json")
-    words = f"run dp-tr --label {FEATURES} --classes 0,1 --seed 0 --steps {FILE_STEPS}".split()
-    words += ["--data", str(table), "--bounds", str(bounds), "--json", str(figures)]
-    words += ["--memory-limit", "100MB"] if how == "streamed" else []
+def by_command(how, words, rows):
+    """Figures of one command, a pass being all of it."""
+    begin = time.perf_counter()
     process = subprocess.Popen([sys.executable, "-m", "dpjax", *words], stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     if status:
@@ -202,7 +210,7 @@ def by_command(how, table, bounds, rows):
         "how": how,
         "devices": 1,
         "rows": rows,
-        "seconds_per_pass": json.loads(figures.read_text())["seconds_run"] / FILE_STEPS,
+        "seconds_per_pass": time.perf_counter() - begin,
         "seconds_of_processors": used.ru_utime + used.ru_stime,
         "resident_gigabytes": used.ru_maxrss * 1024 / 1e9,
     }
@@ -234,6 +242,7 @@ def main():
     words.add_argument("--quick", action="store_true", help="a tenth of the rows")
     words.add_argument("--json", metavar="FILE", help="write the figures")
     words.add_argument("--folder", type=Path, help="time the command line over a file made there")
+    words.add_argument("--unscaled", action="store_true", help="with --folder: see above")
     words.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     arguments = words.parse_args()
     if arguments.one:
@@ -251,7 +260,8 @@ def main():
         print(line(one), flush=True)
 
     if arguments.folder:
-        for one in in_turn(arguments.folder, int(FILE_ROWS * scale)):
+        places = ("scaled", "resident", *["unscaled"] * arguments.unscaled)
+        for one in in_turn(arguments.folder, int(FILE_ROWS * scale), places):
             show(one)
     else:
         compared(rows, scale, show)

@@ -1,6 +1,6 @@
 """The numbers of docs/benchmarks.md that are about DP-TR as a whole: gap, time, memory, seeds.
 
-Run ``python benchmarks/trust_region.py ijcnn1``, ``covtype``, ``seeds`` or ``time``. Gaps are NOT
+Run ``python -m benchmarks.trust_region ijcnn1``, ``covtype``, ``seeds`` or ``time``. Gaps are NOT
 PRIVATE: they compare with the optimum on public benchmark data.
 
 ``time`` holds a whole run against its floor: as many steps of one weighted product X^T diag(a) X,
@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpjax
+from benchmarks.papers import noise
 
 EPSILONS = (0.2, 0.5, 1.0, 2.0)
 SEEDS = 10
@@ -58,17 +59,16 @@ def ijcnn1():
     keys = jax.random.split(jax.random.key(2020), SEEDS)
     objective = dpjax.objectives.logistic_nonconvex(1e-3)
     tr, gd = dpjax.dp_trust_region, dpjax.dp_gradient_descent
-    paper = {"accountant": "paper"}
     rows = [
         ("DP-TR, zero-out", tr, "zero_out", {}),
         ("DP-TR, replace-one", tr, "replace_one", {}),
         ("DP-TR, replace-one, separate releases", tr, "replace_one", {"release": "separate"}),
-        ("paper's noise, same schedule", tr, "replace_one", paper),
+        ("paper's noise, same schedule", noise.trust_region, "replace_one", {}),
         (
             "paper's noise, radius and stopping rule",
-            tr,
+            noise.trust_region,
             "replace_one",
-            {**paper, **dpjax.paper_schedule(objective, alpha=0.1)},
+            dpjax.paper_schedule(objective, alpha=0.1),
         ),
         ("DP-GD, zero-out", gd, "zero_out", {}),
         ("DP-GD, replace-one", gd, "replace_one", {}),

@@ -14,7 +14,7 @@ from dpjax.diagnostics import exact_optimum, exact_values
 CONFIGURATIONS, TUNED_ON = 48, 4
 # So many trainings at once: more gains nothing and takes memory.
 TOGETHER = 96
-FACTORIES = dpjax.ALGORITHMS | dpjax.baselines.BASELINES
+FACTORIES = dpjax.ALGORITHMS
 
 
 def grid(**choices):

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
         accounting,
         algorithms,
         auditing,
-        baselines,
         comparison,
         datasets,
         derivatives,
@@ -40,13 +39,18 @@ if TYPE_CHECKING:
         dp_accelerated_mirror_descent,
         dp_adam,
         dp_gradient_descent,
+        dp_gradient_descent_with_selection,
+        dp_newton,
         dp_optimizer,
+        dp_sgd,
         dp_stochastic_trust_region,
         dp_subspace_trust_region,
         dp_svrg,
         dp_svrg_plus_plus,
         dp_trust_region,
         dpagem,
+        objective_perturbation,
+        output_perturbation,
         paper_schedule,
         perturbed_gradient_descent,
         stochastic_spider,
@@ -84,7 +88,6 @@ __all__ = [
     "accounting",
     "algorithms",
     "auditing",
-    "baselines",
     "clipped_grad",
     "clipped_grad_difference",
     "clipped_hessian",
@@ -96,7 +99,10 @@ __all__ = [
     "dp_accelerated_mirror_descent",
     "dp_adam",
     "dp_gradient_descent",
+    "dp_gradient_descent_with_selection",
+    "dp_newton",
     "dp_optimizer",
+    "dp_sgd",
     "dp_stochastic_trust_region",
     "dp_subspace_trust_region",
     "dp_svrg",
@@ -110,8 +116,10 @@ __all__ = [
     "load",
     "mechanisms",
     "models",
+    "objective_perturbation",
     "objectives",
     "oracles",
+    "output_perturbation",
     "paper_schedule",
     "perturbed_gradient_descent",
     "plotting",
@@ -145,13 +153,18 @@ _NAMES = {
         "dp_accelerated_mirror_descent",
         "dp_adam",
         "dp_gradient_descent",
+        "dp_gradient_descent_with_selection",
+        "dp_newton",
         "dp_optimizer",
+        "dp_sgd",
         "dp_stochastic_trust_region",
         "dp_subspace_trust_region",
         "dp_svrg",
         "dp_svrg_plus_plus",
         "dp_trust_region",
         "dpagem",
+        "objective_perturbation",
+        "output_perturbation",
         "paper_schedule",
         "perturbed_gradient_descent",
         "stochastic_spider",
@@ -185,8 +198,8 @@ def __getattr__(name: str) -> Any:
 
 def _factories() -> dict[str, Any]:
     """Factories by their own names: one that is only a row of the registry is public too."""
-    algorithms = importlib.import_module("dpjax.algorithms").ALGORITHMS
-    return {factory.__name__: factory for factory in algorithms.values()}
+    entries = importlib.import_module("dpjax.algorithms").ALL.values()
+    return {entry.factory.__name__: entry.factory for entry in entries}
 
 
 def __dir__() -> list[str]:

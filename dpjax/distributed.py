@@ -13,9 +13,9 @@ from jax.sharding import Mesh, NamedSharding
 from dpjax import _validate
 from dpjax._messages import secret
 from dpjax.datasets import Dataset
+from dpjax.datasets.rows import Rows
 from dpjax.objectives.units import is_grouped
 from dpjax.placement.shard import AXIS
-from dpjax.placement.stream import Rows
 
 START_SECONDS = 40.0
 """How long processes wait for one another: with the imports before it, less than a minute."""

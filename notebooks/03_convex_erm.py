@@ -123,7 +123,7 @@ show(descent(budget))
 
 # %%
 def stochastic(budget, steps=200):
-    return dpjax.baselines.dp_sgd(objective, budget, steps=steps, step_size=16.0, **sizes)
+    return dpjax.dp_sgd(objective, budget, steps=steps, step_size=16.0, **sizes)
 
 
 show(stochastic(budget))
@@ -170,7 +170,7 @@ print("mean distance from the anchor in epochs 1 to 4:", np.median(distance, axi
 
 # %%
 def output(budget):
-    return dpjax.baselines.output_perturbation(objective, budget, **sizes)
+    return dpjax.output_perturbation(objective, budget, **sizes)
 
 
 show(output(budget))
@@ -184,7 +184,7 @@ show(output(budget))
 
 # %%
 def tilted(budget):
-    return dpjax.baselines.objective_perturbation(objective, budget, **sizes)
+    return dpjax.objective_perturbation(objective, budget, **sizes)
 
 
 show(tilted(budget))

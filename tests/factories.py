@@ -8,8 +8,9 @@ import jax
 import numpy as np
 
 import dpjax
+from dpjax.accounting import ACCOUNTANTS, RELATIONS
 
-ENTRIES = {name: entry for name, entry in dpjax.baselines.EVERY.items() if not entry.one_release}
+ENTRIES = {name: dpjax.algorithms.ALL[name] for name in dpjax.ALGORITHMS}
 FACTORIES = {name: entry.factory for name, entry in ENTRIES.items()}
 EXAMPLES = {name: entry.example for name, entry in ENTRIES.items()}
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
@@ -17,7 +18,7 @@ BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
 ANCHORED = [name for name, example in EXAMPLES.items() if example.objective == "logistic-l2"]
 PROXIMAL = dpjax.objectives.logistic_l2()
 # Those that read each record once, in order: no accounting where a record may leave.
-SPIDERS = [name for name, example in EXAMPLES.items() if example.single_pass]
+SPIDERS = ("spider",)
 # Those that have another's class and queries, with other numbers: what is of the program, and takes
 # long, is tested of the other; tests/test_contract.py holds them to it.
 SAME_PROGRAM = ("dp-sgd", "dp-svrg++")
@@ -25,7 +26,32 @@ SAME_PROGRAM = ("dp-sgd", "dp-svrg++")
 # them to it.
 SAME_QUERY = ("dp-accmd", "dpagem")
 # Those whose guarantee is at epsilon 0, with all of delta spent: ball noise has no other epsilon.
-DELTA_ONLY = [name for name, example in EXAMPLES.items() if example.delta_only]
+DELTA_ONLY = ("prgd",)
+_PASS = {"smoothness": 1.0, "hessian_lipschitz": 1.0, "initial_gap": 1.0, "step_size": 0.3}
+_HESSIAN, _STEP = {"hessian_clip_norm": 1.0}, {"step_size": 0.1}
+_ANCHOR = {"smoothness": 1.0, "step_size": 0.08}
+# What a loss without constants needs beside a clip norm, and all that it needs.
+_BESIDE = {
+    **dict.fromkeys(SPIDERS, _PASS),
+    **dict.fromkeys(("dp-tr", "dp-str", "dp-subspace-tr"), _HESSIAN),
+    **dict.fromkeys(("dp-adam", "prgd", "dpagem", "dp-sgd"), _STEP),
+    **dict.fromkeys(("dp-svrg", "dp-svrg++"), _ANCHOR),
+    "dp-gd": {"step_size": 0.3},
+    "dp-accmd": {"smoothness": 4.0},
+    "dp-gd-selected": _HESSIAN | {"step_size": 0.3, "hessian_lipschitz": 1.0},
+    "dp-newton": _HESSIAN | {"floor": 1.0},
+}
+PLAIN = {name: {"clip_norm": 1.0} | _BESIDE.get(name, {}) for name in ENTRIES}
+NO_RENYI = {("replace_one", "rdp"): "no Renyi bound is known"}
+NO_ABSENCE = {("add_or_remove_one", way): "reads each record at most once" for way in ACCOUNTANTS}
+_DRAW = ("dp-str", "dp-adam", "dp-svrg", "dp-svrg++", "dpagem", "dp-optimizer", "dp-sgd")
+# Name -> (relation, accountant) under which the factory has no noise -> words of its error. A
+# record that is absent would move all that a single pass reads after it.
+REFUSES = {
+    **dict.fromkeys(_DRAW, NO_RENYI),
+    **dict.fromkeys(SPIDERS, NO_ABSENCE),
+    "prgd": {(relation, "rdp"): "no Renyi divergence" for relation in RELATIONS},
+}
 
 
 def make(name, budget=BUDGET, objective=None, **more):

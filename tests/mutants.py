@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import _files, _program, datasets, derivatives, sampling
+from dpjax import _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
 from dpjax.accounting import PoissonRelease, best_of, filters, hash_chain
 from dpjax.algorithms.ending import _Ending
@@ -25,6 +25,7 @@ from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.algorithms.trust_region import TrustRegion
 from dpjax.datasets import csv_files, encoders, labels, schema, tables, units
+from dpjax.datasets.rows import MappedFile
 from dpjax.derivatives import (
     batching,
     chunks,
@@ -1032,40 +1033,7 @@ def _(patch):
 # Rows that are read from disk.
 
 
-@mutant("a scratch file read before all rows are in it")
+@mutant("rows of a file one late")
 def _(patch):
-    begun = property(lambda scratch: scratch._file is not None)
-    patch.setattr(_files.Scratch, "complete", begun)
-
-
-@mutant("a scratch file with the rows of a chunk left out")
-def _(patch):
-    offer = _files.Scratch.offer
-
-    def anywhere(scratch, start, rows):
-        if scratch._passed:
-            scratch._written = max(scratch._written, start)
-        offer(scratch, start, rows)
-
-    patch.setattr(_files.Scratch, "offer", anywhere)
-
-
-@mutant("a prepared chunk that is not written")
-def _(patch):
-    append = _files.Scratch.append
-
-    def some(scratch, rows):
-        if scratch._written == len(rows):
-            scratch._written += len(rows)
-        else:
-            append(scratch, rows)
-
-    patch.setattr(_files.Scratch, "append", some)
-
-
-@mutant("rows of a scratch file one late")
-def _(patch):
-    read = _files.Scratch.read
-    patch.setattr(
-        _files.Scratch, "read", lambda scratch, start, out: read(scratch, max(start - 1, 0), out)
-    )
+    read = MappedFile.read
+    patch.setattr(MappedFile, "read", lambda file, start, out: read(file, max(start - 1, 0), out))

@@ -20,7 +20,7 @@ from factories import make
 
 import dpjax
 from dpjax.placement import shard as sharding
-from dpjax.placement.stream import Rows
+from dpjax.datasets.rows import Rows
 from dpjax.distributed import shard, stream
 from dpjax.driver import loop, prepare, program
 
@@ -37,7 +37,7 @@ def algorithm(name):
 
 
 def from_disk(x, y):
-    # Of a file whose rows a function maps, so that they go through a scratch file.
+    # Of a file whose rows a function maps.
     path = pathlib.Path(folder.name) / "table.npy"
     np.save(path, np.column_stack([x, y]))
     table = np.load(path, mmap_mode="r")

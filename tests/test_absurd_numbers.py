@@ -15,7 +15,7 @@ from factories import FACTORIES, make
 import dpjax
 from dpjax import sampling, transforms
 from dpjax.accounting import Event, Release, gaussian_multiplier
-from dpjax.baselines import objective_perturbation, output_perturbation
+from dpjax.algorithms import objective_perturbation, output_perturbation
 from dpjax.derivatives import (
     clipped_grad,
     clipped_grad_difference,

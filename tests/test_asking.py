@@ -13,8 +13,7 @@ from factories import FACTORIES, SPIDERS, make, toy, toy_records, unit_records
 import dpjax
 from dpjax._typing import Array, pytree_dataclass, static
 from dpjax.accounting import Event
-from dpjax.algorithms.common import Single
-from dpjax.baselines import objective_perturbation, output_perturbation
+from dpjax.algorithms import SingleQueryAlgorithm, objective_perturbation, output_perturbation
 from dpjax.driver import asking, loop, prepare, program, progress, trajectory
 from dpjax.mechanisms import derive
 from dpjax.oracles import GradientQuery, Setting
@@ -35,7 +34,7 @@ class Info(NamedTuple):
 
 
 @pytree_dataclass
-class Descent(Single):
+class Descent(SingleQueryAlgorithm):
     """A user's gradient descent, which asks as ``how`` says: a name of one of the ways below."""
 
     query: GradientQuery
@@ -217,12 +216,7 @@ def test_every_factory_asks_what_its_event_counts(name, relation):
     "make_one",
     [
         lambda **more: dpjax.dp_trust_region(certify="output", **more),
-        lambda budget, **more: dpjax.dp_trust_region(
-            budget=dpjax.PrivacyBudget(4.0, 1e-4, "replace_one"),
-            accountant="paper",
-            certify="output",
-            **more,
-        ),
+        lambda **more: dpjax.dp_trust_region(release="separate", certify="output", **more),
         lambda **more: dpjax.dp_stochastic_trust_region(batch_size=(10, 20, 30), **more),
         lambda **more: output_perturbation(**more),
         lambda **more: objective_perturbation(**more),

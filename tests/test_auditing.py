@@ -31,7 +31,7 @@ from dpjax.accounting import (
 )
 from dpjax.accounting.events import deltas
 from dpjax.accounting.sampled import pld_deltas
-from dpjax.algorithms import Single
+from dpjax.algorithms import SingleQueryAlgorithm
 from dpjax.auditing import canaries, estimators, games, recorder, registry, scenarios
 from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim
 from dpjax.auditing.counts import Counts, count_errors, upper_rate
@@ -548,7 +548,7 @@ class Iterate(NamedTuple):
 
 
 @pytree_dataclass
-class Asker(Single):
+class Asker(SingleQueryAlgorithm):
     """A user's descent that also asks a second query, somewhere."""
 
     query: GradientQuery
@@ -705,7 +705,7 @@ def is_jaxpr(parameter):
 
 # Of algorithms, one for each way in which steps and their keys are made; of searches, the one that
 # also draws noise on its score; all others.
-RUNS = dpjax.baselines.EVERY.keys() | scenarios.VARIANTS.keys() | {"search"}
+RUNS = dpjax.algorithms.ALL.keys() | scenarios.VARIANTS.keys() | {"search"}
 FRESH = [name for name in auditing.AUDITS if name not in RUNS]
 FRESH += ["dp-gd", "dp-svrg", "spider", "objective-perturbation"]
 
@@ -728,8 +728,8 @@ def test_what_is_written_out_is_found():
 
 
 def test_every_algorithm_is_attacked_as_a_whole():
-    every = dpjax.ALGORITHMS | dpjax.baselines.BASELINES | dpjax.baselines.ONE_RELEASE
-    assert every == {name: entry.factory for name, entry in dpjax.baselines.EVERY.items()}
+    every = dpjax.ALGORITHMS | dpjax.algorithms.ONE_RELEASE
+    assert every == {name: entry.factory for name, entry in dpjax.algorithms.ALL.items()}
     assert every.keys() <= auditing.AUDITS.keys()
 
 

@@ -486,8 +486,8 @@ def test_calibrate_gives_the_epsilon_back(name, call, tmp_path, spends_nothing):
 
 def test_calibrate_needs_no_data_when_told_their_shape(call, no_data):
     shape = ["--data-size", 35_000, "--dimension", 22, "--delta", 1 / 35_000, "--steps", 40]
-    status, out, _ = call("calibrate", *shape, "--relation", "replace_one", "--accountant", "paper")
-    assert status == 0 and "noise multiplier 41.871" in out
+    status, out, _ = call("calibrate", *shape, "--relation", "replace_one")
+    assert status == 0 and "noise multiplier 22.068" in out
 
 
 # data.
@@ -542,7 +542,7 @@ BAD = {
     "data set": (["run", "--data", "ijcn1"], "did you mean 'ijcnn1'"),
     "relation": (["run", "--relation", "zero-out"], "did you mean 'zero_out'"),
     "accountant": (["run", "--accountant", "pdl"], "did you mean 'pld'"),
-    "paper under zero_out": (["run", "--accountant", "paper"], "replace_one"),
+    "paper": (["run", "--accountant", "paper"], "benchmarks/papers/noise.py"),
     "private n": (["run", "--relation", "add_or_remove_one"], "--data-size and --delta"),
     "private n, delta given": (
         ["run", "--relation", "add_or_remove_one", "--delta", "1e-6"],

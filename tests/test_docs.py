@@ -243,6 +243,30 @@ def test_no_argument_is_documented_by_that_of_another():
     assert [str(path) for path in files if entry.search(path.read_text())] == []
 
 
+def unexplained(factory, shared):
+    """Arguments of a factory that neither its docstring nor the room's documents."""
+    text = inspect.getdoc(factory)
+    own = set(re.findall(r"^(?:  |- )(?:``)?(\w+)(?:``)?: ", text, re.MULTILINE))
+    rest = inspect.signature(factory).parameters.keys() - own
+    if rest and "see ``help(dpjax.algorithms)``" not in text:
+        return rest
+    return rest - shared
+
+
+def test_every_argument_of_a_factory_is_documented_by_it_or_by_the_room():
+    shared = set(re.findall(r"^- ``(\w+)``: ", dpjax.algorithms.__doc__, re.MULTILINE))
+    for name, entry in dpjax.algorithms.ALL.items():
+        if "Args:" in entry.factory.__doc__:
+            assert unexplained(entry.factory, shared) == set(), name
+
+    # Planted.
+    def factory(objective, pace):
+        """Returns one; see ``help(dpjax.algorithms)``."""
+
+    assert unexplained(factory, shared) == {"pace"}
+    assert unexplained(factory, shared - {"objective"}) == {"objective", "pace"}
+
+
 def undocumented(module):
     """Public methods without a docstring, their own or that of the method they override."""
     for name, kind in vars(module).items():

@@ -143,5 +143,3 @@ def test_which_trainings_have_them():
     assert none(logistic, dpjax.dp_gradient_descent)
     assert none(logistic, dpjax.dp_stochastic_trust_region, batch_size=300)
     assert none(dataclasses.replace(logistic, margin=None), clip_norm=1.0)
-    paper = dpjax.PrivacyBudget(3.0, 1e-5, "replace_one")
-    assert none(logistic, budget=paper, accountant="paper")

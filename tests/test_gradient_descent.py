@@ -87,7 +87,7 @@ def test_smooth_penalties_are_differentiated_and_an_unknown_one_asks_for_its_ste
             with pytest.raises(ValueError, match="neither smoothness nor a prox"):
                 build(with_regularizer(regularizer))
     with pytest.raises(ValueError, match="must be smooth"):
-        dpjax.baselines.dp_gradient_descent_with_selection(
+        dpjax.dp_gradient_descent_with_selection(
             dpjax.objectives.logistic_l1(), BUDGET, data_size=N, dimension=P
         )
 
@@ -99,7 +99,7 @@ def test_smooth_penalties_are_differentiated_and_an_unknown_one_asks_for_its_ste
         dpjax.dp_stochastic_trust_region,
         dpjax.dp_adam,
         dpjax.dpagem,
-        dpjax.baselines.dp_newton,
+        dpjax.dp_newton,
     ],
 )
 def test_a_set_is_refused_by_methods_that_would_leave_it(factory):
@@ -222,14 +222,6 @@ def test_batches_cost_less_noise_a_step_and_drop_the_certificate():
         ({"output": "average", "average_decay": 2.0}, "average_decay must be from 0 to 1"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"batch_size": N + 1}, f"batch_size must be at most data_size={N}"),
-        (
-            {
-                "batch_size": 10,
-                "accountant": "paper",
-                "budget": dpjax.PrivacyBudget(1.0, 1e-4, "replace_one"),
-            },
-            "needs all records at every step",
-        ),
     ],
 )
 def test_bad_arguments(bad, message):

@@ -17,7 +17,7 @@ from jax import lax
 
 import dpjax
 from dpjax import objectives, transforms
-from dpjax.baselines import EVERY
+from dpjax.algorithms import ALL
 from dpjax.derivatives import (
     clipped_grad,
     clipped_grad_difference,
@@ -274,11 +274,11 @@ PATH = pathlib.Path(__file__).parents[1] / "benchmarks" / "movement.py"
 SPEC = importlib.util.spec_from_file_location("movement", PATH)
 SEARCH = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(SEARCH)
-PROGRAMS = [name for name in EVERY if name not in SAME_PROGRAM]
+PROGRAMS = [name for name in ALL if name not in SAME_PROGRAM]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_c71_no_question_of_an_algorithm_moves_by_more_than_its_sensitivity(name):
-    kind = "rows" if EVERY[name].one_release else "units"
+    kind = "rows" if ALL[name].one_release else "units"
     # At 0 the slope of a margin loss is half of its bound.
     assert 0.45 < SEARCH.search(name, kind, 1, sets=2) <= 1

@@ -102,7 +102,7 @@ def test_without_noise_it_is_newtons_method(modification):
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     data = (x, np.sign(x[:, 0] + 0.1).astype(np.float32))
     objective = dpjax.objectives.logistic_l2(0.01)
-    algorithm = dpjax.baselines.dp_newton(
+    algorithm = dpjax.dp_newton(
         objective,
         dpjax.PrivacyBudget(1.0, 1e-3),
         data_size=N,
@@ -129,9 +129,7 @@ def test_without_noise_it_is_newtons_method(modification):
 
 def test_the_budget_is_split_as_asked_and_both_parts_fill_it():
     budget = dpjax.PrivacyBudget(1.0, 1e-5)
-    algorithm = dpjax.baselines.dp_newton(
-        LOGISTIC, budget, data_size=1_000, dimension=P, gradient_share=0.8
-    )
+    algorithm = dpjax.dp_newton(LOGISTIC, budget, data_size=1_000, dimension=P, gradient_share=0.8)
     first, second = algorithm.event.releases
     shares = [release.count / release.noise_multiplier**2 for release in (first, second)]
     assert shares[0] / sum(shares) == pytest.approx(0.8, rel=1e-5)
@@ -151,4 +149,4 @@ def test_the_budget_is_split_as_asked_and_both_parts_fill_it():
 def test_bad_arguments(bad, message):
     more = {"objective": LOGISTIC, "budget": dpjax.PrivacyBudget(1.0, 1e-3)} | bad
     with pytest.raises(ValueError, match=message):
-        dpjax.baselines.dp_newton(data_size=N, dimension=P, **more)
+        dpjax.dp_newton(data_size=N, dimension=P, **more)

@@ -16,8 +16,7 @@ from dpjax import auditing
 from dpjax._typing import static
 from dpjax.accounting import Release, calibrate
 from dpjax.accounting.pld import PrivacyLossDistribution
-from dpjax.algorithms import base
-from dpjax.algorithms.common import Single
+from dpjax.algorithms import SingleQueryAlgorithm, base
 from dpjax.auditing import canaries
 from dpjax.mechanisms import Noise
 from dpjax.oracles import ClippedSums, Expansion, GradientQuery, Query, accumulate, zeros
@@ -40,7 +39,7 @@ class HeavyBallInfo(NamedTuple):
 
 
 @dpjax.pytree_dataclass
-class HeavyBall(Single):
+class HeavyBall(SingleQueryAlgorithm):
     """Gradient descent with momentum."""
 
     query: Query

@@ -20,7 +20,7 @@ from dpjax.oracles import MinimizerQuery, Setting, bind, iterations_of
 N, P, MU = 16, 3, 0.05
 OBJECTIVE = dpjax.objectives.logistic_l2(MU)
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-4)
-FACTORIES = dpjax.baselines.ONE_RELEASE
+FACTORIES = dpjax.algorithms.ONE_RELEASE
 LEVEL = 1e-6
 
 # The relations of a public n.
@@ -180,10 +180,6 @@ TOO_FLAT = dataclasses.replace(OBJECTIVE, constants=(1.0, 0.1, 0.1))
         ({"objective": TOO_FLAT}, "must be convex with curvature at most"),
         ({"objective": dpjax.Objective(lambda w, e: 0.0)}, "needs a margin"),
         ({"data_size": 0}, "data_size must be"),
-        (
-            {"accountant": "paper", "budget": dpjax.PrivacyBudget(1.0, 1e-4, "replace_one")},
-            "no noise formula",
-        ),
     ],
 )
 def test_bad_arguments(name, bad, message):

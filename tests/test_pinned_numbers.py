@@ -22,13 +22,13 @@ from test_contract import STEPS, N, build
 
 import dpjax
 from dpjax.accounting import ACCOUNTANTS, RELATIONS
-from dpjax.algorithms.base import Declared, recount_accountant
+from dpjax.algorithms.base import Declared
 
 FILE = pathlib.Path(__file__).with_name("pinned_numbers.json")
 # Budgets of the short run; the long one has the defaults of a real data set.
 EPSILONS = (0.5, 4.0)
 LONG = {"data_size": 35_000, "dimension": 22}
-ONE_RELEASE = dpjax.baselines.ONE_RELEASE
+ONE_RELEASE = dpjax.algorithms.ONE_RELEASE
 # Another processor may round logarithms and Fourier transforms otherwise.
 TOLERANCE = 1e-6
 ROWS = (1, 1_000, 10**6)
@@ -110,7 +110,7 @@ def numbers(make):
         algorithm = make()
     except ValueError:
         return "refused"
-    recount = recount_accountant(algorithm.accountant)
+    recount = algorithm.accountant
     delta = float(algorithm.declared.delta)
     epsilon = dpjax.accounting.epsilon(algorithm.event, delta, algorithm.relation, recount)
     return {"epsilon": epsilon, "releases": list(map(of_release, algorithm.event.releases))}

@@ -188,7 +188,7 @@ def test_c55_a_chain_takes_the_gradients_of_a_batch_from_more_records():
 def test_what_is_assumed_of_shifted_records_is_said():
     def said(name, objective, **more):
         settings = {"data_size": 40_000, "dimension": 3, "steps": 4, "batch_size": 64} | more
-        algorithm = dpjax.baselines.EVERY[name].factory(objective, BUDGET, **settings)
+        algorithm = dpjax.algorithms.ALL[name].factory(objective, BUDGET, **settings)
         return " ".join(statement(algorithm, "row").split())
 
     logistic, general = dpjax.objectives.logistic(), Objective(logistic_by_hand, name="by hand")

@@ -47,9 +47,9 @@ def copy(tmp_path):
     (room / "heavy_ball.py").write_text(FILE)
     registry = (room / "registry.py").read_text()
     row = textwrap.indent(f"{ROW},\n", "    ")
-    with_row = registry.replace('\n)\n"""All of', f'\n{row})\n"""All of')
+    with_row = registry.replace('\n)\n"""All algorithms', f'\n{row})\n"""All algorithms')
     with_import = with_row.replace(
-        "from dpjax.algorithms.spider", f"{IMPORT}from dpjax.algorithms.spider"
+        "from dpjax.algorithms.mirror", f"{IMPORT}from dpjax.algorithms.mirror"
     )
     assert len(with_import) == len(registry) + len(row) + len(IMPORT)
     (room / "registry.py").write_text(with_import)

@@ -142,8 +142,8 @@ def test_the_squares_of_noise_are_chi_square(law):
         assert not excess.any()
 
 
-@pytest.mark.parametrize("make", [dpjax.baselines.objective_perturbation,
-                                  dpjax.baselines.output_perturbation])  # fmt: skip
+@pytest.mark.parametrize("make", [dpjax.objective_perturbation,
+                                  dpjax.output_perturbation])  # fmt: skip
 def test_a_minimum_of_null_records_is_noise(make):
     """Of 200 trainings at most 6 are without the remark: more by chance with probability 1e-7."""
     objective = dpjax.objectives.logistic_l2(0.1)

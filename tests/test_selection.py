@@ -23,7 +23,7 @@ from dpjax.accounting import (
     renyi,
 )
 from dpjax.accounting.filters import Books
-from dpjax.baselines import dp_gradient_descent_with_selection
+from dpjax.algorithms import dp_gradient_descent_with_selection
 from dpjax.mechanisms import noisy_argmax, selection_error
 from dpjax.mechanisms.fixed_point import FRACTION, gumbel_from_bits
 from dpjax.oracles import SelectionQuery, Setting, bind

@@ -10,7 +10,7 @@ import pytest
 from factories import SPIDERS, make
 
 import dpjax
-from dpjax.accounting import Release, SinglePassRelease, epsilon, parallel, records_moved
+from dpjax.accounting import Release, SinglePassRelease, parallel, records_moved
 from dpjax.algorithms import EscapeRule
 from dpjax.algorithms.spider_theory import Scale, reachable
 from dpjax.driver import asking, loop
@@ -465,18 +465,6 @@ def test_questions_to_disjoint_records_are_as_loud_as_the_loudest():
     # Two trainings on the same records add up.
     twice = dpjax.accounting.compose([event, event])
     assert twice.gaussian_mu == pytest.approx(0.5 * 2**0.5)
-
-
-def test_the_paper_s_noise_is_private_with_room_and_its_theorem_s_is_not():
-    budget = dpjax.PrivacyBudget(1.0, 1e-5, "replace_one")
-    more = {"data_size": 4096, "dimension": P, "accountant": "paper", "horizon": 64}
-    algorithm = make("spider", budget, **more)
-    found = epsilon(algorithm.event, 1e-5, "replace_one")
-    assert algorithm.estimate.correlation.kind == "tree" and 0.25 < found < 0.4
-    # Theorem 3.11: sigma = alpha / sqrt(d) where s = 2 epsilon alpha / sqrt(d), for a tree of 64.
-    release = Release("theorem", 1, 0.5 / PrefixNoise("tree", 64).sensitivity)
-    literal = dpjax.accounting.Event((release,), "replace_one")
-    assert 28 < epsilon(literal, 1e-5, "replace_one") < 50
 
 
 def test_the_guarantee_says_that_each_record_is_read_once():

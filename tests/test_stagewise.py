@@ -104,13 +104,6 @@ def test_a_chain_with_both_is_the_papers_double_loop(first, on, lengths, ons, wi
         assert np.allclose(got, expected, rtol=0, atol=1e-13 if wide else 1e-5)
 
 
-@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
-def test_powers_of_the_update(power):
-    schedule = transforms.inverse_power(0.3, power)
-    expected = 0.3 / np.arange(1, 51) ** power
-    assert np.allclose(jax.vmap(schedule)(jnp.arange(50)), expected, rtol=1e-6)
-
-
 def test_momentum_keeps_the_dtype_of_its_state():
     momentum = transforms.early_momentum(0.5, 4, 4)
     state = momentum.init({"w": jnp.zeros(2, jnp.bfloat16)})
@@ -127,7 +120,6 @@ def test_momentum_keeps_the_dtype_of_its_state():
         (lambda: transforms.stagewise(1.0, 0), "first_steps"),
         (lambda: transforms.stagewise(1.0, ()), "no stage"),
         (lambda: transforms.stagewise(1.0, (3, 0)), r"first_steps\[1\]"),
-        (lambda: transforms.inverse_power(1.0, -1.0), "power"),
         (lambda: transforms.early_momentum(-0.1, 3, 2), "momentum"),
         (lambda: transforms.early_momentum(0.9, 3, 4), "first_on_steps=4 must .* 0 to 3"),
         (lambda: transforms.early_momentum(0.9, 3, 1.5), "first_on_steps"),
@@ -237,7 +229,7 @@ def test_momentum_is_of_displacements_and_not_of_gradients():
     expected = by_hand(lambda stage, t: 1.5 / t, 0.8, (STEPS,), (STEPS,))
     np.testing.assert_allclose(found, expected, atol=2e-5)
     trace = optax.chain(
-        optax.trace(0.8), optax.scale_by_learning_rate(transforms.inverse_power(1.5, 1.0))
+        optax.trace(0.8), optax.scale_by_learning_rate(lambda count: 1.5 / (count + 1))
     )
     params = jnp.zeros(P)
     state = trace.init(params)
@@ -460,9 +452,9 @@ def test_defaults_suit_the_default_problem():
     budget = dpjax.PrivacyBudget(1.0, 1 / (10 * data.size))
     sizes = {"data_size": data.size, "dimension": data.dimension}
     found = {}
-    for make in (dpjax.dpagem, dpjax.baselines.dp_sgd):
+    for make in (dpjax.dpagem, dpjax.dp_sgd):
         solution = dpjax.solve(make(objective, budget, **sizes), data, key=KEY)
         found[make] = float(
             dpjax.diagnostics.exact_objective(objective, solution.params, data.examples)
         )
-    assert found[dpjax.dpagem] < found[dpjax.baselines.dp_sgd] + 1e-3 < 0.61
+    assert found[dpjax.dpagem] < found[dpjax.dp_sgd] + 1e-3 < 0.61

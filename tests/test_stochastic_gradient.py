@@ -18,7 +18,7 @@ records = functools.partial(unit_records, N, P)
 
 def build(objective, **more):
     more = {"data_size": N, "dimension": P, "steps": STEPS, "batch_size": N} | more
-    return dpjax.baselines.dp_sgd(objective, dpjax.PrivacyBudget(1.0, 1e-4), **more)
+    return dpjax.dp_sgd(objective, dpjax.PrivacyBudget(1.0, 1e-4), **more)
 
 
 def soft(w, scale):

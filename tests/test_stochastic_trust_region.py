@@ -90,33 +90,10 @@ def test_subsets_of_fixed_size_under_replace_one():
     assert np.isfinite(dpjax.solve(algorithm, records(), key=KEY).params).all()
 
 
-def test_the_papers_noise_has_the_factor_that_its_formula_lost():
-    """Wang and Xu (2020), algorithm 2, with T in both variances."""
-    algorithm = build(REPLACE, accountant="paper")
-    gradient, hessian = algorithm.queries
-    log = math.log(5 * T * N) * math.log(2 * N)
-    stddev = math.sqrt(256 * T * log) / N
-    assert gradient.stddev == pytest.approx(stddev, rel=1e-6)
-    assert hessian.stddev == pytest.approx(stddev * math.sqrt(P) / 4, rel=1e-6)
-    assert not hessian.isometric
-    assert {r.sampling for r in algorithm.event.releases} == {"fixed_size"}
-    assert epsilon(algorithm.event, 1 / N, "replace_one") < 0.1  # far more than it needs
-    ours = build(REPLACE, sampling="fixed_size").queries[0]
-    assert gradient.stddev / ours.stddev > 17
-    assert np.isfinite(dpjax.solve(algorithm, records(), key=KEY).params).all()
-
-
-def test_the_papers_noise_is_recounted_and_refused_where_batches_are_small():
-    with pytest.raises(ValueError, match="over the budget of 1"):
-        build(REPLACE, accountant="paper", batch_size=2)
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"accountant": "paper-literal", "budget": REPLACE}, "lacks the factor T"),
-        ({"accountant": "paper-literal"}, "relation='replace_one'"),
-        ({"accountant": "paper", "budget": REPLACE, "batch_size": (20, 40)}, "one batch size"),
+        ({"accountant": "paper-literal"}, "benchmarks/papers/noise.py"),
         ({"batch_size": N + 1}, f"at most data_size={N}"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"batch_size": 2.5}, "batch_size must be a whole number"),

@@ -1,11 +1,9 @@
 """Records that stay on disk: the bits of those in memory, and no more of them than is asked for."""
 
 import dataclasses
-import errno
 import functools
 import os
 import stat
-import tempfile
 
 import compiling
 import jax
@@ -16,12 +14,11 @@ import pytest
 from factories import make
 
 import dpjax
-from dpjax import _files
 from dpjax.cli.main import main
+from dpjax.datasets.rows import Rows
 from dpjax.distributed import shard, stream
 from dpjax.driver import ResumeMismatch
 from dpjax.placement import stream as streaming
-from dpjax.placement.stream import Rows
 
 _random = np.random.default_rng(0).random
 N = 3 * 4096 + 100
@@ -266,194 +263,6 @@ def test_the_command_line_streams_what_exceeds_its_limit(tables, tmp_path, capsy
     assert "--memory-limit must be a size such as 500MB or 2GB" in capsys.readouterr().err
 
 
-# Scratch files of rows that a function maps.
-
-CHUNK = 1_000  # rows, so that a pass has 13 chunks and the last one is not full
-
-
-class Read:
-    """A reader of a table on disk, which counts the rows that were mapped."""
-
-    def __init__(self, table):
-        held, left = loaded(table), loaded(table, memory_limit=1_000)
-        self.expected, self.mapped = (held.x, held.y), 0
-        leaves = [self._counted(left.x), left.y]
-        self.reader = streaming._Reader(leaves, [np.float32] * 2, jax.tree.structure((0, 0)))
-        self.scratches = self.reader._scratches
-
-    def _counted(self, rows):
-        def count(block):
-            self.mapped += len(block)
-            return block
-
-        return Rows(rows, count)
-
-    def check(self, start, rows=CHUNK):
-        """Asks for some rows, and compares them."""
-        try:
-            chunk = self.reader.chunk(start, rows)
-        except OSError as error:
-            pytest.fail(f"rows were not read: {error}")
-        for got, expected in zip(chunk, self.expected, strict=True):
-            expected = expected[start : start + rows]
-            assert np.array_equal(got[: len(expected)], expected)
-            assert not got[len(expected) :].any()
-
-    def passes(self, count):
-        for start in [*range(0, N, CHUNK)] * count:
-            self.check(start)
-        self.settle()
-
-    def settle(self):
-        """Waits for what is read and written ahead."""
-        self.reader._thread.submit(lambda: None).result()
-
-
-@pytest.fixture
-def opened(tables):
-    readers = []
-
-    def of(kind="npy"):
-        readers.append(Read(tables[kind]))
-        return readers[-1]
-
-    yield of
-    for read in readers:
-        read.reader.close()
-
-
-@pytest.mark.parametrize("kind", ["npy", "npz", "parquet"])
-def test_rows_are_mapped_in_two_passes_and_then_read_as_they_were_mapped(opened, kind):
-    read = opened(kind)
-    read.passes(1)
-    assert not any(scratch.complete for scratch in read.scratches)
-    read.passes(4)
-    assert all(scratch.complete for scratch in read.scratches)
-    assert read.mapped == 2 * N
-
-
-def test_a_scratch_file_has_no_name_and_ends_with_its_reader(opened, tmp_path):
-    read = opened()
-    before = sorted(os.listdir(tmp_path))
-    read.passes(3)
-    (tmp_path / "link.npy").symlink_to(tmp_path / "table.npy")
-    assert _files.SourceFile(tmp_path / "link.npy").folder == str(tmp_path.resolve())
-    (tmp_path / "link.npy").unlink()
-    files = [scratch._file.fileno() for scratch in read.scratches]
-    sizes = []
-    for file in files:
-        status = os.fstat(file)
-        assert (status.st_nlink, stat.S_IMODE(status.st_mode)) == (0, 0o600)
-        assert status.st_dev == os.stat(tmp_path).st_dev
-        assert not os.get_inheritable(file)
-        sizes.append(status.st_size)
-    assert sizes == [N * 4 * 4, N * 4]
-    assert sorted(os.listdir(tmp_path)) == before
-    read.reader.close()
-    assert all(scratch._file is None and not scratch.complete for scratch in read.scratches)
-
-
-def test_one_pass_and_batches_write_nothing_nor_does_a_memory_map(opened, files, monkeypatch):
-    monkeypatch.setattr(os, "pwrite", lambda *_: pytest.fail("a scratch file was written"))
-    read = opened()
-    for _ in range(3):
-        read.reader.at(np.array([3, N - 1, 3]))
-    read.passes(1)
-    for start in (0, CHUNK, 0, 5 * CHUNK):  # no complete pass
-        opened().check(start)
-    assert all(scratch._file is None for scratch in read.scratches)
-    plain = [Rows(np.load(path, mmap_mode="r")) for path in files]
-    reader = streaming._Reader(plain, [np.float32] * 2, jax.tree.structure((0, 0)))
-    assert reader._scratches == [None, None]
-    reader.close()
-
-
-def refused(*_, **__):
-    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-
-class Full:
-    """A disk of little free space."""
-
-    f_frsize = 1
-    f_bavail = 2 * 4 * N - 1
-
-
-@pytest.mark.parametrize(
-    "plant",
-    [
-        lambda patch: patch.setattr(tempfile, "TemporaryFile", refused),
-        lambda patch: patch.setattr(os, "statvfs", lambda _: Full()),
-        lambda patch: patch.delattr(os, "preadv"),
-    ],
-    ids=["a folder not to be written to", "a full disk", "another platform"],
-)
-def test_where_no_scratch_file_can_be_made_rows_are_mapped_in_each_pass(opened, monkeypatch, plant):
-    plant(monkeypatch)
-    read = opened("npz")
-    read.passes(4)
-    assert not any(scratch.complete for scratch in read.scratches)
-    assert 4 * N <= read.mapped <= 4 * N + CHUNK
-
-
-@pytest.mark.parametrize("writes", [0, 1, 7, 25])
-def test_a_scratch_file_that_cannot_be_finished_is_dropped(opened, monkeypatch, writes):
-    write, asked = os.pwrite, []
-
-    def some(file, data, place):
-        asked.append(place)
-        if len(asked) > writes:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(file, data, place)
-
-    monkeypatch.setattr(os, "pwrite", some)
-    read = opened()
-    read.passes(4)
-    assert not all(scratch.complete for scratch in read.scratches)
-    assert len(asked) == writes + (1 if writes == 25 else 2)
-    assert all(scratch._file is None for scratch in read.scratches if not scratch.complete)
-
-
-def test_a_write_that_takes_a_part_goes_on_with_the_rest(opened, monkeypatch):
-    write = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda file, data, place: write(file, data[:999], place))
-    read = opened()
-    read.passes(3)
-    assert read.mapped == 2 * N
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_passes_that_are_broken_off_or_out_of_order_leave_nothing_wrong(opened, seed):
-    random, read = np.random.default_rng(seed), opened()
-    read.passes(1)
-    for _ in range(12):
-        rows = int(random.choice([700, CHUNK, 5_000]))
-        starts = [*range(0, N, rows)]
-        if random.random() < 0.5:
-            starts[-1] = N - rows  # a full chunk, with rows of the one before
-        match random.integers(3):
-            case 0:
-                starts = starts[: random.integers(len(starts))]
-            case 1:
-                random.shuffle(starts)
-            case 2:
-                starts = [*map(int, random.integers(N, size=5))]
-        for start in starts:
-            read.check(start, rows)
-    read.passes(2)
-    assert all(scratch.complete for scratch in read.scratches)
-    assert read.mapped > 2 * N
-
-
-def test_a_file_that_changes_size_is_noticed_when_its_rows_lie_in_a_scratch_file(opened, tmp_path):
-    read = opened()
-    read.passes(3)
-    os.truncate(tmp_path / "table.npy", 1_000)
-    with pytest.raises(OSError, match=r"the size of .*table.npy' changed while it was read"):
-        for start in (0, CHUNK):
-            read.reader.chunk(start, CHUNK)
-
-
 def margin_loss(params, example):
     return jnp.log1p(jnp.exp(-example[1] * (example[0] @ params)))
 
@@ -488,65 +297,24 @@ def test_a_planted_reader_that_is_a_chunk_late_is_seen(arrays, few_at_once, monk
 
 
 @pytest.mark.parametrize(
-    ("given", "passes"),
+    "given",
     [
-        pytest.param({"name": "dp-tr"}, 1, id="signs"),
-        pytest.param({"objective": dpjax.objectives.least_squares()}, 1, id="numbers"),
-        pytest.param({"steps": 2}, 2, id="few steps"),
+        pytest.param({"name": "dp-tr"}, id="signs"),
+        pytest.param({"objective": dpjax.objectives.least_squares()}, id="numbers"),
         pytest.param(
-            {"objective": OF_A_FUNCTION, "clip_norm": 1.0, "step_size": 1.0}, 2, id="a function"
+            {"objective": OF_A_FUNCTION, "clip_norm": 1.0, "step_size": 1.0}, id="a function"
         ),
     ],
 )
-def test_a_training_through_a_scratch_file_has_the_bits_of_memory(
-    tables, mapped_rows, given, passes
-):
+def test_a_training_on_scaled_rows_has_the_bits_of_memory(tables, few_at_once, tmp_path, given):
     given = algorithm(**given)
-    of_disk = loaded(tables["npy"]), loaded(tables["npy"], memory_limit=1_000)
+    held, scaled = loaded(tables["npy"]), tmp_path / "scaled.npz"
+    dpjax.datasets.write(loaded(tables["npy"], memory_limit=1_000), scaled)
+    left = dpjax.datasets.load(scaled, memory_limit=1_000)
+    assert isinstance(left.x, Rows) and isinstance(left.y, Rows)
     # Without their declaration, so that labels may be numbers.
-    held, left = (dataclasses.replace(data, preprocessing=None) for data in of_disk)
+    held, left = (dataclasses.replace(data, preprocessing=None) for data in (held, left))
     assert same(solved(held, given), solved(left, given))
-    starts = len(set(mapped_rows))
-    # Of two leaves, each of which may read its first rows ahead once more.
-    assert starts > 3 and 0 <= len(mapped_rows) - 2 * passes * starts <= 2
-
-
-@pytest.mark.parametrize("writes", [0, 1, 40])
-def test_records_that_cannot_all_be_prepared_on_disk_are_prepared_in_each_pass(
-    tables, mapped_rows, monkeypatch, writes
-):
-    write, left, closed = os.pwrite, [None] * writes, []
-
-    def some(*args):
-        if not left:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        left.pop()
-        return write(*args)
-
-    monkeypatch.setattr(os, "pwrite", some)
-    close = _files.Scratch.close
-    monkeypatch.setattr(
-        _files.Scratch, "close", lambda scratch: closed.append(scratch) or close(scratch)
-    )
-    expected = solved(loaded(tables["npz"]))
-    assert same(expected, solved(loaded(tables["npz"], memory_limit=1_000)))
-    assert len(set(closed)) == 2 + 2 and all(scratch._file is None for scratch in closed)
-    assert len(mapped_rows) > 3 * 2 * 4  # in each of three passes, of four chunks
-
-
-def test_a_file_that_changes_while_records_are_prepared_is_named(tables, mapped_rows, tmp_path):
-    left = loaded(tables["npy"], memory_limit=1_000)
-    append = _files.Scratch.append
-
-    def cut(scratch, rows):
-        append(scratch, rows)
-        os.truncate(tmp_path / "table.npy", 1_000)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_files.Scratch, "append", cut)
-        with pytest.raises(OSError, match=r"could not be read: the size of .*table.npy' changed"):
-            solved(left)
-    assert not streaming._READERS
 
 
 @pytest.mark.parametrize("output", ["last", "random"])
@@ -558,7 +326,6 @@ def test_a_run_that_is_over_reads_no_record_again(tables, mapped_rows, tmp_path,
 
     first = run()
     once = len(mapped_rows)
-    assert once <= 2 * len(set(mapped_rows)) + 2
     assert int(first.steps) > 2 and same(first.params, run().params)
     assert len(mapped_rows) == once
 
@@ -574,31 +341,130 @@ def test_a_run_that_the_ledger_refuses_reads_no_record(tables, mapped_rows, tmp_
     assert not mapped_rows and not streaming._READERS
 
 
-def test_records_in_several_places_are_not_copied_beside_one_another(
-    arrays, tables, mapped_rows, tmp_path, monkeypatch
-):
-    written = []
-    append = _files.Scratch.append
-    monkeypatch.setattr(
-        _files.Scratch,
-        "append",
-        lambda scratch, rows: written.append(rows) or append(scratch, rows),
-    )
-    left = loaded(tables["npy"], memory_limit=1_000)
-    elsewhere = dataclasses.replace(left, x=Rows(np.asarray(loaded(tables["npy"]).x)))
-    assert same(solved(elsewhere), solved(loaded(tables["npy"])))
-    assert {rows.ndim for rows in written} == {1}  # the labels, by the second pass
+# Scaled once, in a file of its own.
+
+SCHEMA = {
+    "quoted_line_breaks": False,
+    "label": {"column": "income", "classes": ["lo", "hi"]},
+    "columns": {
+        "age": {"bounds": [0, 99], "missing": 50},
+        "school": {"order": ["none", "some"]},
+        "job": {"levels": ["x"], "other": True},
+    },
+}
+PEOPLE = {
+    "age": [30, None, 70, 20],
+    "school": ["none", "some", "some", "all"],
+    "job": ["x", "y", "x", "x"],
+    "income": ["hi", "lo", "?", "hi"],
+    "who": ["ann", "bob", "ann", "eve"],
+}
 
 
-def test_a_minimizer_that_is_sought_in_many_passes_prepares_records_once(tables, mapped_rows):
-    given = dpjax.baselines.output_perturbation(
-        dpjax.objectives.logistic_l2(0.1), BUDGET, data_size=N, dimension=4
-    )
-    of_disk = loaded(tables["npy"]), loaded(tables["npy"], memory_limit=1_000)
-    # Without their declaration, so that labels may be numbers.
-    held, left = (dataclasses.replace(data, preprocessing=None) for data in of_disk)
-    assert same(solved(held, given), solved(left, given))
-    assert 0 <= len(mapped_rows) - 2 * len(set(mapped_rows)) <= 2
+def declared(**schema):
+    table = PEOPLE if "unit" in schema else {k: v for k, v in PEOPLE.items() if k != "who"}
+    return dpjax.datasets.load(table, schema=SCHEMA | schema)
+
+
+def arrays_of(data):
+    leaves = data.x, data.y, data.test_x, data.test_y, data.present
+    return [None if leaf is None else np.asarray(leaf) for leaf in leaves]
+
+
+NUMBER = {"label": {"column": "age", "bounds": [0, 99]}}
+DATA = {
+    "a schema": declared,
+    "a number": lambda: declared(
+        **NUMBER,
+        columns={k: v for k, v in SCHEMA["columns"].items() if k != "age"}
+        | {"income": {"ignore": True}},
+    ),
+    "units": lambda: declared(unit={"column": "who", "max_records": 2, "type": "text"}),
+    "bounds": lambda: dpjax.datasets.load(
+        {"a": [1, 2], "l": np.array([True, False])}, label="l", bounds={"a": [0, 4]}, intercept=True
+    ),
+    "held-out records": lambda: dataclasses.replace(
+        dpjax.datasets.load("randhie"), test_x=np.ones((3, 9), np.float32), test_y=np.ones(3)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_scaled_rows_come_back_with_all_that_was_declared(kind, tmp_path):
+    data, path = DATA[kind](), tmp_path / "scaled.npz"
+    dpjax.datasets.write(data, path)
+    held = dpjax.datasets.load(path)
+    for one, other in zip(arrays_of(data), arrays_of(held), strict=True):
+        assert one is other is None or (one.dtype == other.dtype and same(one, other))
+    assert repr(held) == repr(data) and held.preprocessing == data.preprocessing
+    assert hash(held.preprocessing) == hash(data.preprocessing)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    if data.present is not None:
+        with pytest.raises(ValueError, match="cannot be grouped: leave memory_limit out"):
+            dpjax.datasets.load(path, memory_limit=1)
+
+
+def test_a_model_of_scaled_rows_is_that_of_the_table(tables, tmp_path):
+    held, path = loaded(tables["npy"]), tmp_path / "scaled.npz"
+    dpjax.datasets.write(loaded(tables["npy"], memory_limit=1_000), path)
+    left = dpjax.datasets.load(path, memory_limit=1_000)
+    models = []
+    for data in (held, dataclasses.replace(left, name=held.name)):
+        solution = dpjax.solve(algorithm(), data, key=jax.random.key(0))
+        dpjax.save(tmp_path / "model", solution)
+        models.append(dpjax.load(tmp_path / "model"))
+    assert models[0].text == models[1].text
+    raw = {str(column): np.linspace(-1, 1, 5) for column in range(4)}
+    assert same(*(model.predict(raw) for model in models))
+    # Of rows that are scaled it would be another model.
+    with pytest.raises(ValueError, match="holds scaled rows"):
+        models[1].predict(path)
+
+
+def test_the_command_line_scales_rows_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = "age,l\n" + "".join(f"{18 + n % 60},{'hi' if n % 3 else 'lo'}\n" for n in range(90))
+    (tmp_path / "t.csv").write_text(table)
+    (tmp_path / "b.json").write_text('{"age": [17, 90]}')
+    said = ["--label", "l", "--classes", "lo,hi", "--bounds", "b.json", "--intercept"]
+    assert main(["data", "t.csv", *said, "--write", "s.npz"]) == 0
+    assert "wrote s.npz: it HOLDS THE RECORDS" in capsys.readouterr().out
+    run = ["run", "dp-gd", "--steps", "2", "--seed", "0", "--data"]
+    for words in (["t.csv", *said], ["s.npz"], ["s.npz", "--memory-limit", "1KB"]):
+        assert main([*run, *words, "--save", f"m{len(words)}"]) == 0
+    models = [dpjax.load(f"m{count}") for count in (1 + len(said), 1, 3)]
+    assert all(same(models[0].params, model.params) for model in models)
+    assert len({model.text for model in models}) == 1
+    capsys.readouterr()
+    for words, message in (
+        (["t.csv", *said, "--write", "t.csv"], "--write and NAME both name t.csv"),
+        (["t.csv", *said, "--write", "s.npz", "--check"], "leave one out"),
+        (["--write", "s.npz"], "--write needs the name of a file"),
+        (["t.csv", "--check", "--memory-limit", "1GB"], "--memory-limit is for --write"),
+    ):
+        assert main(["data", *words]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_file_of_scaled_rows_takes_no_declaration_and_is_written_whole_or_not(tmp_path):
+    path = tmp_path / "scaled.npz"
+    dpjax.datasets.write(declared(), path)
+    for given in ({"label": "l", "bounds": {}}, {"schema": SCHEMA}, {"unit": "who"}):
+        with pytest.raises(ValueError, match=f"{' and '.join(given)} must be left out beside"):
+            dpjax.datasets.load(path, **given)
+    with pytest.raises(ValueError, match="holds scaled rows"):
+        dpjax.datasets.check(path, schema=SCHEMA)
+    with pytest.raises(ValueError, match=r"name a file .npz, not .*scaled.npy"):
+        dpjax.datasets.write(declared(), tmp_path / "scaled.npy")
+    before = path.read_bytes()
+
+    def fails(block):
+        raise OSError("no more rows")
+
+    broken = dataclasses.replace(declared(), y=Rows(np.ones(4), fails))
+    with pytest.raises(OSError, match="no more rows"):
+        dpjax.datasets.write(broken, path)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == ["scaled.npz"]
 
 
 def test_records_on_disk_are_refused_inside_jit(arrays):

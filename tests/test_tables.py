@@ -6,9 +6,11 @@ import sys
 
 import pytest
 import wrappers
+from factories import REFUSES
 
 import dpjax
-from dpjax.baselines import EVERY
+from dpjax.algorithms import ALL
+from dpjax.auditing import AUDITS
 
 ROOT = pathlib.Path(__file__).parents[1]
 # Marker of a table -> its head, and what a row says of an entry.
@@ -22,34 +24,28 @@ HEADS = {
 
 def factory(entry):
     """Where users find the factory."""
-    name, public = entry.factory.__name__, dpjax.ALGORITHMS.values()
-    return name if entry.factory in public else f"baselines.{name}"
+    return entry.factory.__name__
 
 
 def algorithms():
-    for entry in EVERY.values():
+    for entry in ALL.values():
         title = f"`{factory(entry)}`" + ("" if entry.one_release else f", `{entry.name}`")
         yield title, entry.asks
 
 
 def audits():
-    for entry in EVERY.values():
-        it = entry.scenario
-        yield (
-            f"`{entry.name}`",
-            f"({it.epsilon:g}, {it.delta:g})",
-            f"{it.data_size}, {it.dimension}",
-            f"{it.full.runs:,}",
-            f"{it.full.least:.2f}",
-        )
+    for name, entry in ALL.items():
+        it, of = entry.scenario, AUDITS[name]
+        budget, sizes = f"({it.epsilon:g}, {it.delta:g})", f"{it.data_size}, {it.dimension}"
+        yield f"`{name}`", budget, sizes, f"{of.runs:,}", f"{of.gate:.2f}"
 
 
 def refusals():
-    for entry in EVERY.values():
-        refused = entry.example.refuses
+    for name in ALL:
+        refused = REFUSES.get(name, {})
         for relation in dict.fromkeys(relation for relation, _ in refused):
             of = ", ".join(f'"{other}"' for at, other in refused if at == relation)
-            yield f"`{entry.name}`", f'"{relation}"', of
+            yield f"`{name}`", f'"{relation}"', of
 
 
 def table(name):
@@ -83,12 +79,9 @@ def test_the_tables_are_those_of_the_registry(page):
     assert filled(text) == text, "run python tests/test_tables.py --write"
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ALL)
 def test_the_factory_is_where_the_table_says(name):
-    found = dpjax
-    for part in factory(EVERY[name]).split("."):
-        found = getattr(found, part)
-    assert found is EVERY[name].factory
+    assert getattr(dpjax, factory(ALL[name])) is ALL[name].factory
 
 
 if __name__ == "__main__":

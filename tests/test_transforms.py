@@ -308,8 +308,8 @@ def calls(name):
 
 def test_noise_is_added_and_an_event_built_in_one_function_of_the_room():
     assert calls("add_tree") == [("noise.py", "add_noise")]
-    assert calls("Event") == [("draws.py", "event_of")]
-    assert {name for name, _ in calls("released")} == {"draws.py"}
+    assert calls("Event") == [("noise.py", "event_of")]
+    assert {name for name, _ in calls("released")} == {"noise.py"}
     others = ("perturb", "add_gaussian", "add_ball", "normal", "bits", "Release", "release")
     assert not [name for name in others if calls(name)]
 

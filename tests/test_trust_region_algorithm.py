@@ -151,48 +151,6 @@ def test_certifying_the_output_is_one_more_release(certify, more, release):
     assert 0.9999 < epsilon(algorithm.event, 1e-5, "zero_out") <= 1.0
 
 
-PAPER = {"data_size": 35_000, "steps": 40, "accountant": "paper"}
-
-
-@pytest.mark.parametrize(
-    ("eps", "multiplier", "true"), [(0.5, 82.80, 0.340), (1.0, 41.87, 0.722), (2.0, 21.39, 1.524)]
-)
-@pytest.mark.parametrize("p", [1, 22])
-def test_the_papers_noise_and_the_epsilon_it_really_gives(eps, multiplier, true, p):
-    delta = 1 / 35_000
-    budget = dpjax.PrivacyBudget(eps, delta, "replace_one")
-    objective = dpjax.objectives.sigmoid_l2()
-    algorithm = build(objective, budget, dimension=p, **PAPER)
-    gradient, hessian = algorithm.queries
-    assert gradient.noise_multiplier == pytest.approx(multiplier, abs=0.006)
-    # sigma^2 = 4 G^2 T / (n^2 phi) and sigma_2^2 = 4 p M^2 T / (n^2 phi), written out.
-    log = math.log(1 / delta)
-    phi = (math.sqrt(eps + log) - math.sqrt(log)) ** 2
-    # times what rounding adds to the sensitivity 2 G / n.
-    variance = 4 * 40 / (35_000**2 * phi) * (1 + gradient.slack / 2) ** 2
-    assert 0 < gradient.slack < 0.0021
-    lipschitz, smoothness, _ = objective.constants
-    assert gradient.stddev**2 == pytest.approx(lipschitz**2 * variance, rel=1e-5)
-    assert hessian.stddev**2 == pytest.approx(p * smoothness**2 * variance, rel=1e-5)
-    spent = epsilon(algorithm.event, delta, "replace_one")
-    assert spent <= eps
-    if p == 1:  # the Frobenius clip makes the paper's sqrt(p) more than is needed
-        assert spent == pytest.approx(true, abs=0.001)
-    else:
-        assert spent < true
-    assert not hessian.isometric
-
-
-@pytest.mark.parametrize(("release", "gain"), [("separate", 1.342), ("joint", 1.342 * 2**0.5)])
-def test_exact_composition_and_one_release_need_less_noise_than_the_paper(release, gain):
-    budget = dpjax.PrivacyBudget(1.0, 1 / 35_000, "replace_one")
-    paper = build(budget=budget, dimension=1, **PAPER)
-    ours = build(budget=budget, dimension=1, **(PAPER | {"accountant": "pld"}), release=release)
-    total = [sum(r.noise_multiplier**-2 for r in one.event.releases) for one in (paper, ours)]
-    parts = len(ours.queries) / len(paper.queries)
-    assert math.sqrt(total[1] / total[0] / parts) == pytest.approx(gain, rel=2e-3)
-
-
 # The stopping rule.
 
 

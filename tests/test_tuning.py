@@ -646,9 +646,9 @@ def test_the_command_names_what_is_wrong(more, words, capsys):
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", [n for n, e in dpjax.baselines.EVERY.items() if e.grid])
+@pytest.mark.parametrize("name", [n for n, e in dpjax.algorithms.ALL.items() if e.grid])
 def test_default_grids_are_of_one_program_and_of_arguments_that_exist(name):
-    entry = dpjax.baselines.EVERY[name]
+    entry = dpjax.algorithms.ALL[name]
     made = functools.partial(
         entry.factory,
         dpjax.objectives.logistic_nonconvex(),

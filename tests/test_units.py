@@ -10,8 +10,8 @@ import pytest
 
 import dpjax
 from dpjax import auditing, datasets, objectives
+from dpjax.algorithms import ALL
 from dpjax.auditing import canaries, estimators, games
-from dpjax.baselines import EVERY
 from dpjax.cli.main import main
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
 from dpjax.derivatives.linear import units as linear_units
@@ -422,7 +422,7 @@ def panel(n, seed=0):
 @pytest.mark.parametrize("name", ["dp-tr", "dp-str", "dp-svrg++", "dp-sgd"])
 def test_algorithms_train_on_persons_and_the_guarantee_says_so(name):
     data = panel(400)
-    entry = EVERY[name]
+    entry = ALL[name]
     algorithm = entry.factory(
         LOGISTIC.of_units(), dpjax.PrivacyBudget(2.0, 1e-5), data_size=data.size, dimension=4
     )
@@ -515,7 +515,7 @@ def test_an_audit_with_a_person_as_canary_finds_nearly_what_is_claimed(name):
 def test_the_same_attack_refutes_the_claim_for_single_rows():
     """A person with four rows is not protected by a guarantee for one row."""
     k, n = 4, 10
-    algorithm = EVERY["dp-gd"].factory(
+    algorithm = ALL["dp-gd"].factory(
         canaries.dirac(),
         dpjax.PrivacyBudget(2.0, 1e-5),
         data_size=n,

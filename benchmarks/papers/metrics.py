@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.papers.spec import Array, Params, Problem
 from dpjax import diagnostics
-from dpjax.accounting import ACCOUNTANTS, epsilon
+from dpjax.accounting import epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.objectives import Objective
@@ -154,9 +154,7 @@ RUN: dict[str, Callable[[Trained], np.ndarray]] = {
 
 
 def _spent(algorithm: Algorithm) -> float:
-    # The noise of a paper's formula is counted exactly.
-    accountant = algorithm.accountant if algorithm.accountant in ACCOUNTANTS else "pld"
-    delta = float(algorithm.declared.delta)
+    accountant, delta = algorithm.accountant, float(algorithm.declared.delta)
     return float(epsilon(algorithm.event, delta, algorithm.relation, accountant))
 
 

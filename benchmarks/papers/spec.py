@@ -12,12 +12,11 @@ import jax.numpy as jnp
 
 from dpjax import datasets
 from dpjax.accounting import PrivacyBudget
-from dpjax.algorithms import ALGORITHMS, Algorithm
-from dpjax.baselines import BASELINES, ONE_RELEASE
+from dpjax.algorithms import ALGORITHMS, ONE_RELEASE, Algorithm
 from dpjax.datasets import Dataset
 from dpjax.objectives import OBJECTIVES, Objective
 
-FACTORIES = {**ALGORITHMS, **BASELINES, **ONE_RELEASE}
+FACTORIES = {**ALGORITHMS, **ONE_RELEASE}
 """Name on the command line -> factory of every method that can be compared."""
 
 Array = jax.Array

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from benchmarks.papers import page
+from benchmarks.papers import noise, page
 from benchmarks.papers.claims import Smaller, Verdict, counted, mean, number, percent, reference
 from benchmarks.papers.figures import Lines, Picture
 from benchmarks.papers.results import Results, per_problem
@@ -47,16 +47,15 @@ _DESCENT, _REGION, _SUBSETS = (
     for i, names in enumerate(("steps step_size", "radius final_radius damping",
                                "steps radius final_radius damping"))
 )  # fmt: skip
-_PAPER = {"accountant": "paper"}
 _BATCH = {"batch_size": "batch_size"}
 _GD, _TR = "DP-GD, published noise", "DP-TR, published noise"
 _STR, _OURS = "DP-STR, published noise, corrected", "DP-STR, dpjax"
 METHODS = (
-    Method(_GD, "dp-gd", _PAPER, grids=_DESCENT),
+    Method(_GD, noise.gradient_descent, grids=_DESCENT),
     Method("DP-GD, dpjax", "dp-gd", grids=_DESCENT),
-    Method(_TR, "dp-tr", _PAPER, grids=_REGION),
+    Method(_TR, noise.trust_region, grids=_REGION),
     Method("DP-TR, dpjax", "dp-tr"),
-    Method(_STR, "dp-str", _PAPER, takes=_BATCH, grids=_SUBSETS),
+    Method(_STR, noise.stochastic_trust_region, takes=_BATCH, grids=_SUBSETS),
     Method(_OURS, "dp-str", takes=_BATCH),
     Method("DP-Adam, dpjax", "dp-adam"),
 )

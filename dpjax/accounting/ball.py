@@ -166,7 +166,7 @@ class BallRelease(Release):
     ledger_objection: ClassVar[str | None] = (
         "noise uniform in a ball has the same delta at every epsilon, and no additive Gaussian "
         "or Renyi cost that a ledger could record. Use Gaussian noise (dp_gradient_descent, "
-        "baselines.dp_sgd), or run it without a ledger and account for its delta by hand."
+        "dp_sgd), or run it without a ledger and account for its delta by hand."
     )
 
     def describe(self) -> str:

@@ -40,10 +40,6 @@ class HashChain(NamedTuple):
 def parse(content: bytes, name: str = "ledger") -> HashChain:
     """Returns the lines in ``content``, after checking every seal and every link.
 
-    Args:
-      content: a whole file.
-      name: what to call it in an error.
-
     Raises:
       LedgerError: naming the first line that is not as it was written.
 

@@ -311,10 +311,6 @@ _NOT_ACCOUNTED = {"name", "sensitivity", "components", "words"}
 def accounting_key(releases: Iterable[Release], noise: bool = True) -> tuple:
     """Returns what tells the accounting of one training from that of another; hashable.
 
-    Args:
-      releases: of the training.
-      noise: whether the amount of noise counts.
-
     >>> one, other = Release("gradient", 1, 2.0), Release("gradient", 1, 3.0, sensitivity=0.1)
     >>> accounting_key([one]) == accounting_key([other])
     False

@@ -1,42 +1,78 @@
 """One paper's update rule per file, as post-processing of noisy answers.
 
-One name means one thing in all factories, those of ``dpjax.baselines`` included. ``step_size`` is a
-number, of the first step where steps shrink; an optax transformation has a ``learning_rate``, a
-number or a schedule. ``output`` is ``"last"``, ``"random"`` or ``"average"``, as ``OutputRule``
-says. ``dimension`` is the number of parameters, and ``params`` the public starting point. In a
-history ``gradient_norm`` includes the regularizer, and ``data_gradient_norm`` leaves it out.
+A factory ``(objective, budget, *, data_size, dimension, ...)`` returns a frozen pytree for
+``solve`` and ``run``, whose noise meets the budget. It raises ``ValueError`` for an argument out of
+range, a constant that is missing, or a budget that no noise reaches. Its docstring says what is
+special to it; one name means one thing in all factories:
+
+- ``objective``: what to minimise.
+- ``budget``: what a whole run may spend.
+- ``data_size``: the declared public number of records n.
+- ``dimension``: the number of parameters p; ``params`` are the public starting point.
+- ``steps``: T, the planned steps, all of which are charged.
+- ``step_size``: a number, of the first step where steps shrink; an optax transformation has a
+  ``learning_rate``, a number or a schedule.
+- ``batch_size``: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
+  asks every record at every step.
+- ``capacity``: the most records a batch holds; by default the fewest that delta hardly notices.
+- ``clip_norm``: bound on one record's gradient; by default the objective's Lipschitz constant.
+- ``radius``: of the trust region in the first iteration, in the units of the parameters; by default
+  12, or 1 for a robust loss of a residual.
+- ``final_radius``: that of the last iteration, geometric in between; by default 0.5, or ``radius``
+  if that is less.
+- ``damping``: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
+  so that noise is not taken for negative curvature.
+- ``subproblem``: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
+  solver of ``trust_region_step``.
+- ``initial_gap``: public bound on L(w0) - min L; by default phi(0) of a margin loss.
+- ``output``: ``"last"``; ``"random"``, an iterate drawn uniformly from w_1 .. w_T by the run's key,
+  after which no step is taken; or ``"average"``, the mean of w_1 .. w_T. All T steps are charged.
+- ``average_decay``: of the average; by default 1, every iterate alike. Below it the average is the
+  plain mean until that is longer than 1 / (1 - average_decay) steps, and decays from then on.
+- ``accountant``: ``"pld"`` or ``"rdp"``.
+- ``beta``: bound on the probability that the certificate fails.
+
+In a history ``gradient_norm`` includes the regularizer, and ``data_gradient_norm`` leaves it out.
 """
 
 from dpjax.algorithms.adam import dp_adam
-from dpjax.algorithms.base import Algorithm, Status
-from dpjax.algorithms.batches import calibrated_query
+from dpjax.algorithms.base import Algorithm, SingleQueryAlgorithm, Status, calibrated_query
 from dpjax.algorithms.certificate import Certificate
-from dpjax.algorithms.common import Single
 from dpjax.algorithms.descent import Descent, UpdateRule
 from dpjax.algorithms.ending import with_accuracy, with_count
-from dpjax.algorithms.entry import Entry, Example, Power, Scenario, factories
 from dpjax.algorithms.error_bars import ErrorBars
 from dpjax.algorithms.escape import EscapeRule
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
+from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
+from dpjax.algorithms.newton import dp_newton
 from dpjax.algorithms.optimizer import dp_optimizer
+from dpjax.algorithms.perturbation import objective_perturbation, output_perturbation
 from dpjax.algorithms.perturbed import perturbed_gradient_descent
-from dpjax.algorithms.registry import ENTRIES
+from dpjax.algorithms.registry import (
+    ALGORITHMS,
+    ALL,
+    ENTRIES,
+    ONE_RELEASE,
+    Entry,
+    Example,
+    Scenario,
+)
 from dpjax.algorithms.spider import Spider, stochastic_spider
 from dpjax.algorithms.stagewise import dpagem
+from dpjax.algorithms.stochastic_gradient import dp_sgd
 from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
 from dpjax.algorithms.svrg import SvrgEpochs, dp_svrg, dp_svrg_plus_plus
 from dpjax.algorithms.trust_region import dp_trust_region, paper_schedule
-
-ALGORITHMS = factories(ENTRIES)
-"""Name on the command line -> factory of dpjax's own algorithms."""
 
 # A factory that is not imported above, for want of a line, is here by its row alone.
 globals().update({entry.factory.__name__: entry.factory for entry in ENTRIES})
 
 __all__ = [
     "ALGORITHMS",
+    "ALL",
+    "ONE_RELEASE",
     "Algorithm",
     "Certificate",
     "Descent",
@@ -44,9 +80,8 @@ __all__ = [
     "ErrorBars",
     "EscapeRule",
     "Example",
-    "Power",
     "Scenario",
-    "Single",
+    "SingleQueryAlgorithm",
     "Spider",
     "Status",
     "SvrgEpochs",
@@ -55,13 +90,18 @@ __all__ = [
     "dp_accelerated_mirror_descent",
     "dp_adam",
     "dp_gradient_descent",
+    "dp_gradient_descent_with_selection",
+    "dp_newton",
     "dp_optimizer",
+    "dp_sgd",
     "dp_stochastic_trust_region",
     "dp_subspace_trust_region",
     "dp_svrg",
     "dp_svrg_plus_plus",
     "dp_trust_region",
     "dpagem",
+    "objective_perturbation",
+    "output_perturbation",
     "paper_schedule",
     "perturbed_gradient_descent",
     "stochastic_spider",

@@ -3,8 +3,6 @@
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import STEPS, calibrated_query
-from dpjax.algorithms.common import check_smooth, refuse_paper
 from dpjax.algorithms.descent import AdamSteps, Descent
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
@@ -31,13 +29,9 @@ def dp_adam(
 ) -> Descent:
     """Returns DP-Adam, calibrated to the budget: the first-order baseline of every comparison.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
-      batch_size: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
-        asks every record at every step.
       steps: T; by default 600.
       step_size: of the first step. Rows of unit norm are served by weights of norm about 35, so
         it is large; for a network take 1e-3.
@@ -45,16 +39,6 @@ def dp_adam(
       b1: decay of the mean of gradients, from 0 to below 1.
       b2: decay of the mean of their squares, from 0 to below 1.
       eps: added to the root of that mean.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
-      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
-      accountant: ``"pld"`` or ``"rdp"``; there is no paper's noise formula.
-
-    Returns:
-      A frozen pytree for ``solve``.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, or a budget that no
-        noise reaches.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. Both moments are post-processing of them.
@@ -70,17 +54,11 @@ def dp_adam(
     (50, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, TITLE)
-    refuse_paper(accountant, TITLE, "no paper states a noise formula for it")
+    base.check_smooth(objective, TITLE)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    steps = _validate.positive_int("steps", STEPS if steps is None else steps)
-    query = calibrated_query(
-        problem,
-        GradientQuery,
-        steps,
-        clip_norm=clip,
-        batch_size=batch_size,
-        capacity=capacity,
+    steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
+    query = base.calibrated_query(
+        problem, GradientQuery, steps, clip_norm=clip, batch_size=batch_size, capacity=capacity
     )
     rate = base.positive_leaf("step_size", step_size)
     final = rate / 300 if final_step_size is None else final_step_size

@@ -1,4 +1,4 @@
-"""``Algorithm``: its interface, its declared numbers, and the checks every factory makes."""
+"""``Algorithm``, its declared numbers, and what every factory checks and calibrates."""
 
 import dataclasses
 import enum
@@ -12,18 +12,21 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, Relation, static
-from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget, check_spent
-from dpjax.algorithms.accounted import Accounted, recount_accountant
+from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget, check_spent, gaussian_multiplier
+from dpjax.algorithms.card import AlgorithmBase
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.error_bars import ErrorBars
 from dpjax.objectives import Objective, has_proven_constants
-from dpjax.oracles import Evaluations, Query, Setting
+from dpjax.oracles import Evaluations, Query, Setting, poisson_sampler
 
 Ask = Callable[..., Any]
 """``ask(query, params, **public)`` returns the noisy answer of one query of the algorithm."""
 
 # One compiled program serves every plan of up to this many steps.
-LONGEST = 2048
+MAX_STEPS = 2048
+# Defaults of the first-order methods that draw batches.
+STEPS = 600
+_LARGEST_BATCH = 16_384
 
 
 class Status(enum.IntEnum):
@@ -51,6 +54,15 @@ class Status(enum.IntEnum):
         }[self]
 
 
+class StepInfo(NamedTuple):
+    """What a history keeps of a step of most methods; all of it released."""
+
+    gradient_norm: Array
+    """Norm of the noisy gradient, regularizer included, where it was asked."""
+    step_norm: Array
+    """Length of the step taken."""
+
+
 class Declared(NamedTuple):
     """The budget's numbers as leaves, so that another epsilon compiles nothing anew."""
 
@@ -58,7 +70,8 @@ class Declared(NamedTuple):
     delta: Array | float
 
 
-class Algorithm(Accounted):
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Algorithm(AlgorithmBase):
     """A frozen dataclass, registered as a pytree: numbers are leaves, structure is static.
 
     ``step`` sees no data. It calls ``ask(query, params, **public)`` with one of ``queries`` and
@@ -72,26 +85,21 @@ class Algorithm(Accounted):
     noise would be repeated, which raises while tracing. A step that needs no answer asks on a
     condition, with ``asked=`` or one that the query has.
 
-    A subclass has the attributes below, ``init`` and ``step``. The other methods are here for a
-    state that has ``params``: all planned steps, the last iterate, no bounds.
+    A subclass has ``title``, ``queries``, ``event``, ``init`` and ``step``. The other methods are
+    here for a state that has ``params``: all planned steps, the last iterate, no bounds. The fields
+    below are what ``Problem.plan`` returns.
     """
 
     steps: Array | int
     """Planned number of steps T; a leaf."""
     declared: Declared
     """The budget."""
-    max_steps: int
+    max_steps: int = static()
     """Length of the history; structure."""
-    dimension: int
+    dimension: int = static()
     """Number of parameters p."""
-    accountant: str
+    accountant: str = static()
     """What calibrated the noise."""
-    title: str
-    """Name for people."""
-    queries: tuple[Query, ...]
-    """What is asked of the data, by names that differ; ``ask`` takes these objects."""
-    event: Event
-    """Everything a whole run releases; on the host."""
 
     @property
     def objective(self) -> Objective:
@@ -172,15 +180,20 @@ class Algorithm(Accounted):
         return {}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Planned(Algorithm):
-    """The fields of every configuration; ``Problem.plan`` gives their values."""
+class SingleQueryAlgorithm(Algorithm):
+    """One query, asked at every step."""
 
-    steps: Array | int
-    declared: Declared
-    max_steps: int = static()
-    dimension: int = static()
-    accountant: str = static()
+    query: Any
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """The one query."""
+        return (self.query,)
+
+    @property
+    def event(self) -> Event:
+        """``steps`` answers."""
+        return self.query.event(int(self.steps))
 
 
 class Problem(NamedTuple):
@@ -198,8 +211,8 @@ class Problem(NamedTuple):
         relation, dimension = self.budget.relation, self.dimension
         return Setting(self.objective, self.data_size, relation, dimension=dimension)
 
-    def plan(self, steps: int, history: int = LONGEST) -> dict[str, Any]:
-        """Returns the fields of ``Planned``, for a history of at least ``history`` steps."""
+    def plan(self, steps: int, history: int = MAX_STEPS) -> dict[str, Any]:
+        """Returns the fields of ``Algorithm``, for a history of at least ``history`` steps."""
         return {
             "steps": steps,
             "declared": Declared(self.budget.epsilon, self.budget.delta),
@@ -215,7 +228,7 @@ class Problem(NamedTuple):
         can do about a budget that is exceeded.
         """
         check_noise(event, least)
-        check_spent(event, self.budget, recount_accountant(self.accountant), advice)
+        check_spent(event, self.budget, self.accountant, advice)
 
 
 def check_problem(
@@ -235,13 +248,12 @@ def check_problem(
         raise ValueError(
             f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
         )
-    _validate.choice("accountant", accountant, (*ACCOUNTANTS, "paper"))
-    if accountant == "paper" and budget.relation != "replace_one":
+    if accountant in ("paper", "paper-literal"):
         raise ValueError(
-            "accountant='paper' takes the noise from the paper's formula, which is for replace-one "
-            "neighbours; declare PrivacyBudget(..., relation='replace_one'), not "
-            f"{budget.relation!r}."
+            f"accountant={accountant!r} is no accountant: take 'pld' or 'rdp'. The noise of the "
+            "papers' formulas, and the epsilon that it is, are in benchmarks/papers/noise.py."
         )
+    _validate.choice("accountant", accountant, ACCOUNTANTS)
     # A training's key reads numbers as float32: what it cannot tell apart the program must not.
     objective = jax.tree.map(lambda x: to_leaf(x) if type(x) is float else x, objective)
     return Problem(
@@ -344,3 +356,60 @@ def initial_gap(objective: Objective, given: float | None) -> float:
             f"initial_gap is required: {gap}, the loss of {objective.name} at w = 0, is no bound."
         )
     return gap
+
+
+def proximal(objective: Objective) -> bool:
+    """Returns whether the regularizer enters by its proximal operator: it has one, and no gradient.
+
+    >>> from dpjax import objectives
+    >>> proximal(objectives.logistic_l1()), proximal(objectives.logistic_l2())
+    (True, False)
+    """
+    own = objective.regularizer
+    return hasattr(own, "prox") and getattr(own, "smoothness", None) is None
+
+
+def check_smooth(objective: Objective, title: str) -> None:
+    """Raises for a penalty or set that is not smooth, whose derivatives would leave it out."""
+    if proximal(objective):
+        raise ValueError(
+            f"{title} needs a smooth regularizer, but {objective.name} has "
+            f"{objective.regularizer!r}. dp_gradient_descent, dp_svrg, dp_svrg_plus_plus and "
+            "dp_sgd accept l1 penalties and convex sets."
+        )
+
+
+def calibrated_query(
+    problem: Problem,
+    kind: Any,
+    steps: int,
+    *,
+    batch_size: int | None = None,
+    capacity: int | None = None,
+    **fields: Any,
+) -> Any:
+    """Returns a query whose Gaussian noise lets it be asked ``steps`` times within the budget.
+
+    Args:
+      problem: from ``algorithms.base.check_problem``.
+      kind: class of the query.
+      steps: T.
+      batch_size: expected size of a Poisson batch, or n for all records; by default n / 14, at most
+        16,384.
+      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
+      **fields: what the kind has beside, as its clip norms.
+
+    Raises:
+      ValueError: for a batch or a capacity out of range, noise that float32 cannot hold, or a
+        budget that is not met.
+    """
+    budget, n = problem.budget, problem.data_size
+    if batch_size is None:
+        batch_size = min(max(n // 14, 1), _LARGEST_BATCH)
+    sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
+    setting = problem.setting.drawn_by(sampler)
+    draws = kind(setting=setting, noise_multiplier=1.0, **fields).noise_draws
+    multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler, draws)
+    query = kind(setting=setting, noise_multiplier=multiplier, **fields)
+    problem.check_spent(query.event(steps))
+    return query

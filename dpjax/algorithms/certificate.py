@@ -87,6 +87,11 @@ def widen(tree: Params) -> Params:
     return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), tree)
 
 
+def narrow(wide: Params, params: Params) -> Params:
+    """Returns ``wide`` in the dtypes of ``params``, which ``widen`` had left."""
+    return jax.tree.map(lambda new, old: new.astype(old.dtype), wide, params)
+
+
 def scope_of(unclipped: bool) -> str:
     """Returns the name of the function that the bounds speak of."""
     return "objective" if unclipped else "clipped objective"

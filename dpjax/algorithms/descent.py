@@ -6,12 +6,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.algorithms import base
+from dpjax.algorithms.base import StepInfo
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
-from dpjax.algorithms.common import Single
-from dpjax.algorithms.outputs import LAST, OutputRule, OutputState
+from dpjax.mechanisms import derive
 from dpjax.oracles import GradientQuery
+
+OUTPUTS = ("last", "random", "average")
 
 
 class UpdateRule(Protocol):
@@ -45,10 +48,10 @@ class Steps:
         del params
         return jnp.zeros((), jnp.int32)
 
-    def rate(self, taken: Array) -> Array:
-        """Returns step_size / t^decay of the next step, t = ``taken`` + 1."""
+    def rate(self, count: Array) -> Array:
+        """Returns step_size / t^decay of the next step, t = ``count`` + 1."""
         first = jnp.asarray(self.step_size)
-        return first * (taken + 1).astype(first.dtype) ** -jnp.asarray(self.decay, first.dtype)
+        return first * (count + 1).astype(first.dtype) ** -jnp.asarray(self.decay, first.dtype)
 
     def update(self, gradient: Params, state: Array, params: Params) -> tuple[Params, Array]:
         """Returns the step and the steps taken; see ``UpdateRule``."""
@@ -60,7 +63,7 @@ class Steps:
 class AdamState(NamedTuple):
     """The state of Adam, computed from released gradients alone."""
 
-    taken: Array
+    count: Array
     moments: optax.OptState
 
 
@@ -87,11 +90,11 @@ class AdamSteps:
     ) -> tuple[Params, AdamState]:
         """Returns the step and the next state; see ``UpdateRule``."""
         direction, moments = self._moments().update(gradient, state.moments, params)
-        fraction = state.taken / jnp.maximum(jnp.asarray(self.steps) - 1, 1)
+        fraction = state.count / jnp.maximum(jnp.asarray(self.steps) - 1, 1)
         first, last = jnp.asarray(self.step_size), jnp.asarray(self.final_step_size)
         rate = first * (last / first) ** fraction.astype(first.dtype)
         move = jax.tree.map(lambda d: -rate.astype(d.dtype) * d, direction)
-        return move, AdamState(state.taken + 1, moments)
+        return move, AdamState(state.count + 1, moments)
 
     def _moments(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(self.b1, self.b2, self.eps)  # pyright: ignore[reportArgumentType]
@@ -114,6 +117,106 @@ class OptaxSteps:
         return updates, jax.tree.map(lambda was, now: jnp.asarray(now, was.dtype), state, new)
 
 
+class OutputState(NamedTuple):
+    """What the choice of the output remembers; released, or drawn without the data."""
+
+    count: Array
+    """Steps taken; int32."""
+    mean: Params | None
+    """Average of the iterates after the start; None unless it is the output."""
+    drawn: Array | None
+    """Number of the iterate that is the output; None unless it is drawn."""
+
+
+@pytree_dataclass
+class OutputRule:
+    """Which iterate a run publishes; the same in every factory that has ``output``.
+
+    ``"last"`` is the last iterate. ``"random"`` is one drawn uniformly from the T iterates after
+    the start, of the first step's key: no step after it is taken, the noise is that
+    of all T, and so is the event. ``"average"`` is the mean of the iterates after the start, each
+    weighted alike; with a ``decay`` below 1 the weights fall off by that factor a step once the
+    mean is longer than 1 / (1 - decay) steps.
+
+    Privacy: post-processing, and a draw without the data.
+    """
+
+    decay: Array | float
+    kind: str = static()
+
+    def init(self, params: Params) -> OutputState:
+        """Returns the state before the first step."""
+        mean = jax.tree.map(jnp.zeros_like, widen(params)) if self.kind == "average" else None
+        never = jnp.asarray(jnp.iinfo(jnp.int32).max, jnp.int32)
+        drawn = never if self.kind == "random" else None
+        return OutputState(jnp.zeros((), jnp.int32), mean, drawn)
+
+    def update(
+        self, key: Array, state: OutputState, iterate: Params, steps: Array | int
+    ) -> OutputState:
+        """Returns the state after the step that led to ``iterate``, in float32 at least, of T.
+
+        ``key`` is the step's.
+        """
+        count, mean, drawn = state.count + 1, state.mean, state.drawn
+        if mean is not None:
+            weight = jnp.maximum(1 / count, 1 - jnp.asarray(self.decay, jnp.float32))
+            mean = jax.tree.map(lambda m, w: m + weight.astype(w.dtype) * (w - m), mean, iterate)
+        if drawn is not None:
+            drawn = jnp.where(state.count == 0, draw_iterate(key, steps), drawn)
+        return OutputState(count, mean, drawn)
+
+    def done(self, state: OutputState) -> Array:
+        """Returns whether the iterate that was drawn is reached, if one was."""
+        if state.drawn is None:
+            return jnp.asarray(False)
+        return state.count >= state.drawn
+
+    def output(self, state: OutputState, params: Params) -> Params:
+        """Returns what is published where ``params`` is the last iterate taken."""
+        if state.mean is None:
+            return params
+        # Before the first step there is none to average.
+        return jax.tree.map(
+            lambda w, m: jnp.where(state.count > 0, m.astype(w.dtype), w), params, state.mean
+        )
+
+
+LAST = OutputRule(1.0, "last")
+
+
+def draw_iterate(key: Array, steps: Array | int) -> Array:
+    """Returns the number, from 1 to ``steps``, of the iterate that a stage ends at; int32.
+
+    Args:
+      key: of the first step that it ends.
+      steps: of the stage, or of the whole run.
+
+    Privacy: of the key alone, whose use here no noise shares.
+    """
+    last = jnp.asarray(steps, jnp.int32)
+    return jax.random.randint(derive(key, "output", 0), (), 1, last + 1, jnp.int32)
+
+
+def output_rule(output: str, average_decay: float | None = None) -> OutputRule:
+    """Returns the rule that a factory's ``output`` and ``average_decay`` name.
+
+    Raises:
+      ValueError: for an unknown output, or a decay out of range or of what is no average.
+
+    >>> output_rule("average").decay, output_rule("random").kind
+    (1.0, 'random')
+    """
+    _validate.choice("output", output, OUTPUTS)
+    if average_decay is None:
+        return OutputRule(1.0, output)
+    if output != "average":
+        raise ValueError(
+            f"average_decay={average_decay!r} is for output='average', not for output={output!r}."
+        )
+    return OutputRule(base.to_leaf(_validate.closed_unit("average_decay", average_decay)), output)
+
+
 class LastQuery(NamedTuple):
     """Point and noisy data gradient of the last query, for the certificate.
 
@@ -124,7 +227,7 @@ class LastQuery(NamedTuple):
     gradient: Params
 
 
-class State(NamedTuple):
+class DescentState(NamedTuple):
     """What the next step needs: computed from released values, or drawn without the data."""
 
     params: Params
@@ -133,15 +236,6 @@ class State(NamedTuple):
     output: OutputState
     last_query: LastQuery | None
     """None unless the run is certified."""
-
-
-class Info(NamedTuple):
-    """What the history keeps of a step, from released values; see also ``ProximalInfo``."""
-
-    gradient_norm: Array
-    """Norm of the noisy gradient with the regularizer, where the step began."""
-    step_norm: Array
-    """Length of the step taken."""
 
 
 class ProximalInfo(NamedTuple):
@@ -158,7 +252,7 @@ class ProximalInfo(NamedTuple):
 
 
 @pytree_dataclass
-class Descent(Single):
+class Descent(base.SingleQueryAlgorithm):
     """A method that asks one noisy gradient a step, such as DP-GD, DP-Adam and PrGD.
 
     Args:
@@ -187,13 +281,15 @@ class Descent(Single):
         """The name, as it is shown to people."""
         return self.name
 
-    def init(self, params: Params) -> State:
+    def init(self, params: Params) -> DescentState:
         wide, last = widen(params), None
         if self.bounds is not None:
             last = LastQuery(params, jax.tree.map(jnp.zeros_like, wide))
-        return State(params, self.rule.init(wide), self.outputs.init(params), last)
+        return DescentState(params, self.rule.init(wide), self.outputs.init(params), last)
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info | ProximalInfo]:
+    def step(
+        self, key: Array, state: DescentState, ask: base.Ask
+    ) -> tuple[DescentState, StepInfo | ProximalInfo]:
         """Asks one noisy gradient and applies the update rule to it.
 
         The regularizer enters by its gradient before, or by its proximal operator after.
@@ -204,7 +300,7 @@ class Descent(Single):
             direction = self.objective.regularize_gradient(gradient, old)
         updates, rule = self.rule.update(direction, state.rule, old)
         new = jax.tree.map(lambda w, u: w + u.astype(w.dtype), old, updates)
-        norm, info = optax.tree.norm(direction), Info
+        norm, info = optax.tree.norm(direction), StepInfo
         if self.proximal:
             assert isinstance(self.rule, Steps)
             new, info = self.objective.prox(new, self.rule.rate(state.rule)), ProximalInfo
@@ -212,17 +308,17 @@ class Descent(Single):
         params = jax.tree.map(lambda w, n: n.astype(w.dtype), state.params, new)
         output = self.outputs.update(key, state.output, new, self.steps)
         last = None if self.bounds is None else LastQuery(state.params, gradient)
-        return State(params, rule, output, last), info(norm, optax.tree.norm(updates))
+        return DescentState(params, rule, output, last), info(norm, optax.tree.norm(updates))
 
-    def done(self, state: State) -> Array:
+    def done(self, state: DescentState) -> Array:
         """Returns whether the output is determined already, as by reaching the random iterate."""
         return self.outputs.done(state.output)
 
-    def output(self, state: State) -> Params:
+    def output(self, state: DescentState) -> Params:
         return self.outputs.output(state.output, state.params)
 
     def certify(
-        self, key: Array, state: State, ask: base.Ask, unit_rows: bool
+        self, key: Array, state: DescentState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         """Returns a certificate on the gradient at the last query, and that point; or two None.
 

@@ -19,14 +19,14 @@ from dpjax.accounting import (
 )
 from dpjax.accounting import epsilon as epsilon_of
 from dpjax.algorithms import base
-from dpjax.algorithms.accounted import Accounted
+from dpjax.algorithms.card import AlgorithmBase
 from dpjax.oracles import AccuracyQuery, CountQuery, Query
 
 # Of the training's epsilon: what passing through float32 and the root finders may cost.
 _ROUNDING = 1e-6
 
 
-class State(NamedTuple):
+class EndingState(NamedTuple):
     """What the next step needs; all of it released."""
 
     inner: Any
@@ -41,14 +41,14 @@ def _of_training(name: str) -> Callable[..., Any]:
     """A method that hands the training its own state."""
 
     def method(self: Any, *arguments: Any) -> Any:
-        given = (each.inner if isinstance(each, State) else each for each in arguments)
+        given = (each.inner if isinstance(each, EndingState) else each for each in arguments)
         return getattr(self.algorithm, name)(*given)
 
     return method
 
 
 @pytree_dataclass
-class _Ending(Accounted):
+class _Ending(AlgorithmBase):
     """A training, and one question when its steps are over; made by the functions below."""
 
     algorithm: base.Algorithm
@@ -71,21 +71,21 @@ class _Ending(Accounted):
     def event(self) -> Event:
         return compose([self.algorithm.event, self.query.event(1)])
 
-    def init(self, params: Params) -> State:
+    def init(self, params: Params) -> EndingState:
         # Losses are finite where a training begins, also if it diverges.
         start = params if isinstance(self.query, CountQuery) else None
-        return State(self.algorithm.init(params), start, jnp.full((), jnp.nan))
+        return EndingState(self.algorithm.init(params), start, jnp.full((), jnp.nan))
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Any]:
+    def step(self, key: Array, state: EndingState, ask: base.Ask) -> tuple[EndingState, Any]:
         inner, info = self.algorithm.step(key, state.inner, ask)
         return state._replace(inner=inner), info
 
-    def close(self, key: Array, state: State, ask: base.Ask) -> State:
+    def close(self, key: Array, state: EndingState, ask: base.Ask) -> EndingState:
         state = state._replace(inner=self.algorithm.close(key, state.inner, ask))
         at = self.output(state) if state.start is None else state.start
         return state._replace(answer=ask(self.query, at))
 
-    def answers(self, state: State) -> dict[str, Array]:
+    def answers(self, state: EndingState) -> dict[str, Array]:
         return {**self.algorithm.answers(state.inner), self.query.name: state.answer}
 
 
@@ -184,7 +184,7 @@ def _with(
     # Exact for Gaussian trainings, so that the answer costs next to nothing; else what is left.
     for spend in (_left_by_gaussians(budget, multiplier), budget.epsilon - alone):
         algorithm = make(dataclasses.replace(budget, epsilon=spend))
-        accountant = base.recount_accountant(algorithm.accountant)
+        accountant = algorithm.accountant
         setting = algorithm.queries[0].setting.of_all
         query = kind(setting=setting, noise_multiplier=multiplier)
         _check_room(algorithm, query.name)

@@ -8,11 +8,9 @@ import numpy as np
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget, gaussian_multiplier, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import calibrated_query
+from dpjax.algorithms.base import proximal
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
-from dpjax.algorithms.common import proximal
-from dpjax.algorithms.descent import Descent, Steps
-from dpjax.algorithms.outputs import output_rule
+from dpjax.algorithms.descent import Descent, Steps, output_rule
 from dpjax.linalg import chi_quantile
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
@@ -42,37 +40,21 @@ def dp_gradient_descent(
     A smooth regularizer is differentiated; one that only has a proximal operator, such as ``L1`` or
     a convex set, is applied by it after each step.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       steps: T; by default the one that minimises the bound of theorem 6.3 on the mean squared
         gradient, 2 M gap / T + p sigma^2, at most 2,048.
       step_size: eta; by default 1 / smoothness of what is differentiated.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
-      initial_gap: public bound on L(w0) - min L, used for T; by default phi(0) of a margin loss.
       pl_constant: mu of the Polyak-Lojasiewicz condition |grad L|^2 >= 2 mu (L - min L), such as
         the strong convexity of an l2 penalty on a convex loss. T is then by default theorem 6.2's:
         see ``polyak_lojasiewicz_steps``.
       batch_size: expected size of a Poisson batch; by default every record at every step. Then
         there is no certificate, and T does not count the batches' own variance.
-      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       output: ``"last"``; ``"random"`` for the iterate of theorem 6.3, uniform among w_1 .. w_T and
         drawn from the run's key, after which no step is taken; or ``"average"`` for the mean of
         w_1 .. w_T. The noise is that of T steps, and all T are charged.
-      average_decay: of the average; by default 1, every iterate alike. See ``OutputRule``.
-      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's theorem 6.1
-        with the constant c = 8 + 4 epsilon / ln(1/delta), which always suffices (replace-one).
       certify: ``"last_query"`` or None. A proximal step or batches have no certificate.
-      beta: bound on the probability that the certificate fails.
-
-    Returns:
-      A frozen pytree for ``solve``.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, or a budget that no
-        noise reaches.
 
     Privacy: releases T clipped mean gradients with Gaussian noise; every iterate is covered. The
       choice of the output is post-processing; of a random one the solution tells its number, which
@@ -102,16 +84,13 @@ def dp_gradient_descent(
         given = (problem, clip, step_size, initial_gap)
         steps = theory_steps(*given) if mu is None else polyak_lojasiewicz_steps(*given, mu)
     steps = _validate.positive_int("steps", steps)
-    if accountant == "paper" and batch_size not in (None, problem.data_size):
-        raise ValueError("accountant='paper' needs all records at every step; use 'pld'.")
-    query = calibrated_query(
+    query = base.calibrated_query(
         problem,
         GradientQuery,
         steps,
         clip_norm=clip,
         batch_size=problem.data_size if batch_size is None else batch_size,
         capacity=capacity,
-        multiplier=paper_multiplier(budget, steps) if accountant == "paper" else None,
     )
     beta = _validate.open_unit("beta", beta)
     certified = certify is not None and query.sampler.reads_all and not proximal(objective)
@@ -173,7 +152,7 @@ def theory_steps(
     """Returns the T that minimises theorem 6.3's bound on the mean squared gradient."""
     gap = base.initial_gap(problem.objective, initial_gap)
     best = math.sqrt(2 * gap / (step_size * problem.dimension)) / noise_of_one(problem, clip)
-    return int(min(max(round(best), 1), base.LONGEST))
+    return int(min(max(round(best), 1), base.MAX_STEPS))
 
 
 def polyak_lojasiewicz_steps(
@@ -188,7 +167,7 @@ def polyak_lojasiewicz_steps(
     """
     gap = base.initial_gap(problem.objective, initial_gap)
     noise = problem.dimension * noise_of_one(problem, clip) ** 2 / (2 * mu)
-    steps = np.arange(1, base.LONGEST + 1)
+    steps = np.arange(1, base.MAX_STEPS + 1)
     left = max(1 - mu * step_size, 0.0) ** steps
     return int(steps[np.argmin(left * gap + (1 - left) * steps * noise)])
 
@@ -213,11 +192,3 @@ def _check_polyak_lojasiewicz(objective: Objective, mu: float | None) -> float |
             f"got {mu!r}."
         )
     return float(mu)
-
-
-def paper_multiplier(budget: PrivacyBudget, steps: int) -> float:
-    """Returns theorem 6.1's noise over the sensitivity, with a constant that always suffices."""
-    # sigma^2 = c G^2 T ln(1/delta) / (n epsilon)^2 over the sensitivity 2 G / n.
-    log = math.log(1 / budget.delta)
-    constant = 8 + 4 * budget.epsilon / log
-    return round_up(math.sqrt(constant * steps * log) / (2 * budget.epsilon))

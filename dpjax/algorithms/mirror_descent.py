@@ -13,15 +13,14 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import calibrated_query
-from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, proximal
-from dpjax.algorithms.gradient_descent import noise_of_one, paper_multiplier
+from dpjax.algorithms.base import StepInfo
+from dpjax.algorithms.certificate import narrow, widen
+from dpjax.algorithms.gradient_descent import noise_of_one
 from dpjax.objectives import L1Ball, L2Ball, Objective
 from dpjax.oracles import GradientQuery
 
 
-class State(NamedTuple):
+class MirrorState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
@@ -30,20 +29,11 @@ class State(NamedTuple):
     """z of the paper, shape (p,)."""
     dual: Array
     """Gradient of the mirror function at z, shape (p,)."""
-    taken: Array
-
-
-class Info(NamedTuple):
-    """What a person watches; all of it released."""
-
-    gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, where it was asked."""
-    step_norm: Array
-    """Distance from one y to the next."""
+    count: Array
 
 
 @pytree_dataclass
-class MirrorDescent(Single):
+class MirrorDescent(base.SingleQueryAlgorithm):
     """Configuration of DP-AccMD; made by ``dp_accelerated_mirror_descent``."""
 
     query: GradientQuery
@@ -54,16 +44,16 @@ class MirrorDescent(Single):
 
     title = "DP-AccMD"
 
-    def init(self, params: Params) -> State:
+    def init(self, params: Params) -> MirrorState:
         flat, unravel = ravel_pytree(widen(params))
         length = jnp.sum(jnp.abs(flat)) if self.ball == "l1" else jnp.linalg.norm(flat)
         outside = length > self.radius
         point = jnp.where(outside, flat * (self.radius / jnp.where(outside, length, 1)), flat)
         point = point.astype(flat.dtype)
         dual = to_dual(point, p_norm(self.dimension)) if self.ball == "l1" else point
-        return State(_like(params, unravel(point)), point, dual, jnp.zeros((), jnp.int32))
+        return MirrorState(narrow(unravel(point), params), point, dual, jnp.zeros((), jnp.int32))
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(self, key: Array, state: MirrorState, ask: base.Ask) -> tuple[MirrorState, StepInfo]:
         """One noisy gradient, asked between y and z and used by both.
 
         x_{k+1} = r_k z_k + (1 - r_k) y_k; z_{k+1} the mirror step from z_k of length alpha_{k+1};
@@ -71,16 +61,16 @@ class MirrorDescent(Single):
         """
         del key
         before, unravel = ravel_pytree(widen(state.params))
-        share = (2 / (state.taken + 2)).astype(before.dtype)
-        asked = _like(state.params, unravel(share * state.point + (1 - share) * before))
+        share = (2 / (state.count + 2)).astype(before.dtype)
+        asked = narrow(unravel(share * state.point + (1 - share) * before), state.params)
         gradient = ask(self.query, asked)
         whole, _ = ravel_pytree(self.objective.regularize_gradient(gradient, widen(asked)))
         length = jnp.asarray(self.step_size).astype(before.dtype) / share
         point, dual = self._into_the_ball(state.dual - length * whole.astype(before.dtype))
         after = share * point + (1 - share) * before
-        params = _like(state.params, unravel(after))
-        info = Info(optax.tree.norm(whole), optax.tree.norm(after - before))
-        return State(params, point, dual, state.taken + 1), info
+        params = narrow(unravel(after), state.params)
+        info = StepInfo(optax.tree.norm(whole), optax.tree.norm(after - before))
+        return MirrorState(params, point, dual, state.count + 1), info
 
     def _into_the_ball(self, dual: Array) -> tuple[Array, Array]:
         radius = jnp.asarray(self.radius).astype(dual.dtype)
@@ -88,10 +78,6 @@ class MirrorDescent(Single):
             return from_dual(dual, p_norm(self.dimension), radius)
         point = dual * jnp.minimum(1, radius / jnp.maximum(jnp.linalg.norm(dual), radius))
         return point, point
-
-
-def _like(params: Params, wide: Params) -> Params:
-    return jax.tree.map(lambda w, leaf: leaf.astype(w.dtype), params, wide)
 
 
 def dp_accelerated_mirror_descent(
@@ -112,11 +98,10 @@ def dp_accelerated_mirror_descent(
     On the l1 ball the noise is felt in the largest of its p entries and not in their norm, so that
     the bound on the excess risk grows with ln p, that of projected gradient descent with sqrt(p).
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
       objective: what to minimise, convex; a regularizer must be smooth and is added exactly.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       domain: ``L2Ball(radius)`` or ``L1Ball(radius)`` of ``dpjax.objectives``; required. A start
         outside is brought back along its ray; the step size is that of a start at the centre.
       steps: T; by default where the first term of the bound below is a quarter of the second, at
@@ -126,12 +111,6 @@ def dp_accelerated_mirror_descent(
       smoothness: L with respect to the norm of the ball; by default the objective's l2 smoothness,
         which serves both. Entries |x_ij| <= b make it b^2 times that of the l1 norm, and T about
         b times that many: declare it where b is public. Only utility depends on it.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
-      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's theorem 5.3 with
-        the constant of ``dp_gradient_descent`` (replace-one).
-
-    Returns:
-      A frozen pytree for ``solve``.
 
     Raises:
       ValueError: for a domain that is none, not bounded or no such ball, an argument out of range,
@@ -176,14 +155,8 @@ def dp_accelerated_mirror_descent(
     if steps is None:
         steps = theory_steps(ball, bound, noise_of_one(problem, clip))
     steps = _validate.positive_int("steps", steps)
-    query = calibrated_query(
-        problem,
-        GradientQuery,
-        steps,
-        clip_norm=clip,
-        batch_size=problem.data_size,
-        capacity=None,
-        multiplier=paper_multiplier(budget, steps) if accountant == "paper" else None,
+    query = base.calibrated_query(
+        problem, GradientQuery, steps, clip_norm=clip, batch_size=problem.data_size
     )
     if step_size is None:
         step_size = theory_step_size(ball, bound, float(query.stddev), steps)
@@ -236,7 +209,7 @@ def theory_steps(ball: Geometry, smoothness: float, noise_of_one: float) -> int:
     Where they are equal, as in theorem 5.4, half as many gradients have 1.6 times the bound.
     """
     ratio = smoothness * math.sqrt(6 * ball.spread / ball.noise) / noise_of_one
-    return int(min(max(round(2 * math.sqrt(ratio)) - 1, 1), base.LONGEST))
+    return int(min(max(round(2 * math.sqrt(ratio)) - 1, 1), base.MAX_STEPS))
 
 
 def theory_step_size(ball: Geometry, smoothness: float, stddev: float, steps: int) -> float:
@@ -247,7 +220,7 @@ def theory_step_size(ball: Geometry, smoothness: float, stddev: float, steps: in
 
 
 def _smoothness(objective: Objective, given: float | None) -> float:
-    if proximal(objective):
+    if base.proximal(objective):
         raise ValueError(
             f"the regularizer of {objective.name} must be smooth: pass a set as domain=, and an "
             "l1 penalty as the L1Ball it stands for."

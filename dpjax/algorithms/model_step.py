@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params
 from dpjax.algorithms.base import Ask
-from dpjax.algorithms.certificate import widen
+from dpjax.algorithms.certificate import narrow, widen
 from dpjax.linalg import Solver, trust_region_step
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
@@ -19,17 +19,17 @@ Queries = tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
 """Queries for the quadratic model: a joint one, or one for the gradient and one for the Hessian."""
 
 
-class State(NamedTuple):
+class TrustRegionState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
-    queried: Params
+    query_point: Params
     answer: SecondOrderAnswer
     multiplier: Array
     iteration: Array
 
 
-class Info(NamedTuple):
+class TrustRegionInfo(NamedTuple):
     """Metrics of a step; all of it released."""
 
     gradient_norm: Array
@@ -45,11 +45,11 @@ class Info(NamedTuple):
     """Decrease of the noisy, damped quadratic model."""
 
 
-def start(params: Params) -> State:
+def start(params: Params) -> TrustRegionState:
     """Returns the state before the first step, at ``params``."""
     zero = jnp.zeros_like(ravel_pytree(widen(params))[0])
     answer = SecondOrderAnswer(zero, jnp.zeros((zero.size, zero.size), zero.dtype))
-    return State(params, params, answer, jnp.array(jnp.inf, zero.dtype), jnp.array(0))
+    return TrustRegionState(params, params, answer, jnp.array(jnp.inf, zero.dtype), jnp.array(0))
 
 
 def ask_model(queries: Queries, params: Params, ask: Ask, **public: Any) -> SecondOrderAnswer:
@@ -71,12 +71,12 @@ def spectral_scale(queries: Sequence[Any], dimension: int) -> float:
 @jax.default_matmul_precision("highest")
 def take_step(
     objective: Objective,
-    state: State,
+    state: TrustRegionState,
     answer: SecondOrderAnswer,
     radius: Array,
     damping: Array | float,
     subproblem: Solver,
-) -> tuple[State, Info]:
+) -> tuple[TrustRegionState, TrustRegionInfo]:
     """Returns the state after steps 5 and 6 of algorithm 1, and its metrics.
 
     ``answer`` holds the noisy data terms at ``state.params``; those of the objective's exact
@@ -93,16 +93,18 @@ def take_step(
     damped = hessian + damping * jnp.eye(flat.size, dtype=hessian.dtype)
     move, info = minimize_model(gradient, damped, radius, subproblem)  # step 5
     params = narrow(unravel(flat + move), state.params)  # step 6
-    return State(params, state.params, answer, info.multiplier, state.iteration + 1), info
+    return TrustRegionState(
+        params, state.params, answer, info.multiplier, state.iteration + 1
+    ), info
 
 
 @jax.default_matmul_precision("highest")
 def minimize_model(
     gradient: Array, hessian: Array, radius: Array, *solver: Solver
-) -> tuple[Array, Info]:
+) -> tuple[Array, TrustRegionInfo]:
     """Returns the step of ``trust_region_step``, whose arguments it has, and its metrics."""
     move, multiplier = trust_region_step(gradient, hessian, radius, *solver)
-    info = Info(
+    info = TrustRegionInfo(
         gradient_norm=jnp.linalg.norm(gradient),
         multiplier=multiplier,
         radius=radius,
@@ -110,8 +112,3 @@ def minimize_model(
         model_decrease=-(gradient @ move + move @ hessian @ move / 2),
     )
     return move, info
-
-
-def narrow(wide: Params, params: Params) -> Params:
-    """Returns ``wide`` in the dtypes of ``params``, which ``widen`` had left."""
-    return jax.tree.map(lambda new, old: new.astype(old.dtype), wide, params)

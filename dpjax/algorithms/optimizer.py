@@ -10,11 +10,8 @@ from dpjax import _validate
 from dpjax._typing import Params
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import MOMENTS, STEPS, calibrated_query
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import check_smooth, refuse_paper
-from dpjax.algorithms.descent import Descent, OptaxSteps
-from dpjax.algorithms.outputs import output_rule
+from dpjax.algorithms.descent import Descent, OptaxSteps, output_rule
 from dpjax.objectives import Objective
 from dpjax.oracles import NetworkQuery
 from dpjax.transforms import check_optimizer
@@ -47,28 +44,19 @@ def dp_optimizer(
 ) -> Descent:
     """Returns DP-SGD with the steps of an optax optimizer, calibrated to the budget.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       optimizer: fed the noisy mean gradient, in float32 at least; learning rate and schedule are
         its own. By default ``optax.adam(0.1)``, for rows of unit norm; for a network say
         ``optax.adam(1e-3)``.
       params: as in ``solve``, or its shapes, for an optimizer that treats the leaves of a pytree
         differently; it is traced with them. By default a vector of ``dimension`` numbers.
-      batch_size: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
-        asks every record at every step.
       steps: T; by default 600.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
-      output: ``"last"``; ``"random"``, an iterate drawn uniformly from all T by the run's key,
-        after which no step is taken; or ``"average"``, the mean of all T. All T steps are charged.
       average_decay: of the average; by default 1, every iterate alike. Below it the average is the
         plain mean until that is longer than 1 / (1 - average_decay) steps, and decays from then on.
-      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       per_layer: as in ``clipped_grad``: each leaf is clipped, within the same joint bound.
       memory_limit: bytes of one clipped sum, as in ``clipped_grad``.
-      accountant: ``"pld"`` or ``"rdp"``.
 
     Returns:
       A frozen pytree for ``solve`` and ``run``. Built again with the same ``optimizer`` object it
@@ -96,15 +84,14 @@ def dp_optimizer(
     (50, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, TITLE)
-    refuse_paper(accountant, TITLE, MOMENTS)
+    base.check_smooth(objective, TITLE)
     optimizer = _ADAM if optimizer is None else optimizer
     shapes = _shapes(params, problem.dimension)
     check_optimizer(optimizer, shapes)
     _check_update(optimizer, shapes)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    steps = _validate.positive_int("steps", STEPS if steps is None else steps)
-    query = calibrated_query(
+    steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
+    query = base.calibrated_query(
         problem,
         NetworkQuery,
         steps,

@@ -6,7 +6,6 @@ import math
 from dpjax import _validate
 from dpjax.accounting import Event, PrivacyBudget, ball_radius, ball_share, epsilon, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.common import check_smooth, refuse_paper
 from dpjax.algorithms.descent import Descent, Steps
 from dpjax.objectives import Objective
 from dpjax.oracles import BallQuery, poisson_sampler
@@ -37,14 +36,14 @@ def perturbed_gradient_descent(
     """Returns gradient descent with noise uniform in a ball: a baseline, useless beside Gaussians.
 
     At the same delta and epsilon = 1 Gaussian noise is 10^4 times smaller: for work take
-    ``dp_gradient_descent`` or ``baselines.dp_sgd``. This is the method of the paper, so that it can
+    ``dp_gradient_descent`` or ``dp_sgd``. This is the method of the paper, so that it can
     be compared with.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
       budget: what a whole run may spend. The noise is calibrated to its delta alone; the guarantee
         is (0, delta), and so holds at every epsilon.
-      data_size: the declared public number of records n.
       dimension: number of parameters d; delta depends on it.
       batch_size: expected size of a Poisson batch; by default 1, as the paper's. ``data_size``
         asks every record at every step.
@@ -55,14 +54,10 @@ def perturbed_gradient_descent(
         allows. The paper's is 1.0.
       clip_norm: bound C on one record's gradient; by default the objective's Lipschitz constant.
         The paper's distance of gradients D is 2 C under ``replace_one`` and C elsewhere.
-      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       noise: ``"ball"``. Noise from its surface, the sphere, has no privacy at all and is refused.
       acknowledge_weak_delta: True allows a delta above 1/n, which publishing a random record in
         full would meet.
       accountant: ``"pld"``, the closed form; ball noise has no Renyi divergence.
-
-    Returns:
-      A frozen pytree for ``solve``.
 
     Raises:
       ValueError: for an argument out of range, a delta above 1/n that is not acknowledged, a radius
@@ -84,7 +79,7 @@ def perturbed_gradient_descent(
     (0.0, 93)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, "perturbed_gradient_descent")
+    base.check_smooth(objective, "perturbed_gradient_descent")
     _check_choices(budget, problem.data_size, noise, accountant, acknowledge_weak_delta)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
@@ -128,13 +123,11 @@ def _check_choices(
     if noise == "gaussian":
         raise ValueError(
             "noise='gaussian' is not implemented here; use "
-            "dp_gradient_descent(batch_size=...) or baselines.dp_sgd."
+            "dp_gradient_descent(batch_size=...) or dp_sgd."
         )
     _validate.choice("noise", noise, ("ball",))
     if accountant == "rdp":
         raise ValueError("accountant='rdp' has no bound: ball noise has no Renyi divergence.")
-    why = "its paper fixes the radius at 1 and gives the delta of it, which 'pld' computes"
-    refuse_paper(accountant, "PrGD", why, "Pass radius=1.0.")
     _validate.flag("acknowledge_weak_delta", acknowledged)
     if budget.delta > 1 / n and not acknowledged:
         raise ValueError(

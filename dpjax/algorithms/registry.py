@@ -1,43 +1,111 @@
-"""The registry of dpjax's own algorithms: one row makes one usable, tested, audited and listed."""
+"""The registry of all algorithms: one row makes one usable, tested, audited and listed."""
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import optax
 
+from dpjax._typing import Relation
 from dpjax.algorithms.adam import dp_adam
-from dpjax.algorithms.entry import Entry, Example, Power, Scenario
+from dpjax.algorithms.base import Algorithm
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
+from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
+from dpjax.algorithms.newton import dp_newton
 from dpjax.algorithms.optimizer import dp_optimizer
+from dpjax.algorithms.perturbation import objective_perturbation, output_perturbation
 from dpjax.algorithms.perturbed import perturbed_gradient_descent
 from dpjax.algorithms.spider import stochastic_spider
 from dpjax.algorithms.stagewise import dpagem
+from dpjax.algorithms.stochastic_gradient import dp_sgd
 from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
 from dpjax.algorithms.svrg import dp_svrg, dp_svrg_plus_plus
 from dpjax.algorithms.trust_region import dp_trust_region
 from dpjax.objectives import L1Ball
 
-HALF = 32
-"""Half of the records of an example."""
-CLIP: dict[str, Any] = {"clip_norm": 1.0}
-BOTH_CLIPS = CLIP | {"hessian_clip_norm": 1.0}
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Example:
+    """A small configuration, for the contract suite and for whoever wants to try the algorithm.
+
+    Args:
+      objective: name of an objective that the algorithm takes, of ``dpjax.objectives.OBJECTIVES``.
+      required: arguments without a default.
+      settings: arguments for 64 records, 4 features and 6 steps.
+    """
+
+    objective: str = "logistic-nonconvex"
+    required: dict[str, Any] = dataclasses.field(default_factory=dict)
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """The attack on a full run, as data; ``dpjax.auditing`` carries it out.
+
+    The attacker chooses the loss, under which one record of ``data_size`` contributes the full clip
+    norm and the others nothing.
+
+    Args:
+      loss: name of a function of ``dpjax.auditing.canaries`` without arguments.
+      settings: further arguments of the factory.
+      data_size: number of records n.
+      dimension: number of parameters p.
+      epsilon: of the budget.
+      delta: of the budget.
+      relation: of the budget and of the data sets.
+      max_records: of a person, where the canary is one and ``data_size`` counts persons.
+
+    Privacy: settings of a synthetic attack; no data.
+    """
+
+    loss: str = "winding"
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    data_size: int = 2
+    dimension: int = 2
+    epsilon: float = 4.0
+    delta: float = 1e-5
+    relation: Relation = "zero_out"
+    max_records: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One algorithm: command line, contract suite, audits and the docs' tables are derived from it.
+
+    Args:
+      name: on the command line, in the contract suite, and of its audit.
+      factory: ``(objective, budget, *, data_size, dimension, ...) -> Algorithm``.
+      asks: what a step asks of the data, in one sentence without a capital or a full stop.
+      scenario: the attack on a full run.
+      example: a small configuration.
+      grid: arguments and the values that a private search draws them from by default, for rows of
+        norm 1; empty where no default is sensible.
+      one_release: whether it releases once and takes no planned steps, so that neither the command
+        line nor the contract suite can run it.
+    """
+
+    name: str
+    factory: Callable[..., Algorithm]
+    asks: str
+    scenario: Scenario
+    example: Example = Example()
+    grid: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    one_release: bool = False
+
+
+_HALF = Example(settings={"batch_size": 32})
 # What a private search draws from, for the weights of linear models on rows of norm 1.
-RADII: dict[str, tuple[float, ...]] = {"radius": (3.0, 12.0, 48.0), "damping": (0.25, 1.0)}
-# What a pass over the records takes, in examples of plain losses.
-PASS = CLIP | {"smoothness": 1.0, "hessian_lipschitz": 1.0, "initial_gap": 1.0, "step_size": 0.3}
-NO_RENYI = {("replace_one", "rdp"): "no Renyi bound is known"}
-# A record that is absent would move all that are read after it.
-NO_ABSENCE = {
-    ("add_or_remove_one", accountant): "reads each record at most once"
-    for accountant in ("pld", "rdp")
-}
-# An audit with 1 record in 2, or in 5, in a batch; and a pass of four segments, of 10 + 3 x 5
-# records each: steps have length 1 and differences of five records, at which the canary, whose
-# gradient turns around at every step, may move as much as in a gradient of ten.
-HALVES: dict[str, Any] = {"batch_size": 5}
-FIFTHS: dict[str, Any] = {"batch_size": 2}
-SEGMENTS: dict[str, Any] = {
+_RADII: dict[str, tuple[float, ...]] = {"radius": (3.0, 12.0, 48.0), "damping": (0.25, 1.0)}
+# Audits with 1 record in 5, or in 2, in a batch; and a pass of four segments, of 10 + 3 x 5 records
+# each: steps have length 1 and differences of five records, at which the canary, whose gradient
+# turns around at every step, may move as much as in a gradient of ten.
+_FIFTHS: dict[str, Any] = {"batch_size": 2, "clip_norm": 1.0}
+_HALVES: dict[str, Any] = {"batch_size": 5, "clip_norm": 1.0}
+_CLIPS = {"clip_norm": 1.0, "hessian_clip_norm": 3.0}
+_SEGMENTS: dict[str, Any] = {
     "batch_size": 10,
     "step_size": 1.0,
     "steps": 16,
@@ -51,13 +119,8 @@ SEGMENTS: dict[str, Any] = {
 def _anchored(epochs: int, epoch_length: int) -> Scenario:
     """Far from the anchor, whose gradient has turned, the canary moves by all that is allowed."""
     of_epochs = {"epochs": epochs, "epoch_length": epoch_length}
-    return Scenario(
-        settings=FIFTHS | {"step_size": 2.0, "clip_norm": 1.0, "smoothness": 0.01} | of_epochs,
-        data_size=10,
-        dimension=5,
-        full=Power(100_000, 0.85),
-        quick=Power(10_000, 0.65),
-    )
+    settings = _FIFTHS | {"step_size": 2.0, "smoothness": 0.01} | of_epochs
+    return Scenario(settings=settings, data_size=10, dimension=5)
 
 
 ENTRIES: tuple[Entry, ...] = (
@@ -66,11 +129,8 @@ ENTRIES: tuple[Entry, ...] = (
         factory=dp_gradient_descent,
         asks="every record or a batch, for a gradient; penalties and sets by their proximal "
         "operators",
-        example=Example(plain=CLIP | {"step_size": 0.3}),
         scenario=Scenario(
-            loss="alternating",
-            settings={"steps": 20, "step_size": 1.0, "clip_norm": 1e-3},
-            kills="key reused across steps",
+            loss="alternating", settings={"steps": 20, "step_size": 1.0, "clip_norm": 1e-3}
         ),
         grid={"step_size": (4.0, 16.0, 64.0), "steps": (50, 200)},
     ),
@@ -78,48 +138,26 @@ ENTRIES: tuple[Entry, ...] = (
         name="dp-tr",
         factory=dp_trust_region,
         asks="every record, for gradient and Hessian as one release",
-        example=Example(plain=BOTH_CLIPS),
-        scenario=Scenario(
-            settings={"steps": 20, "clip_norm": 1.0, "hessian_clip_norm": 3.0},
-            dimension=5,
-            epsilon=3.341,
-            full=Power(40_000, 0.80),
-            kills="no clipping",
-        ),
-        grid=RADII,
+        scenario=Scenario(settings=_CLIPS | {"steps": 20}, dimension=5, epsilon=3.341),
+        grid=_RADII,
     ),
     Entry(
         name="dp-str",
         factory=dp_stochastic_trust_region,
         asks="a batch, for gradient and Hessian as one release; batches may grow",
-        example=Example(settings={"batch_size": HALF}, plain=BOTH_CLIPS, refuses=NO_RENYI),
-        scenario=Scenario(
-            settings=FIFTHS | {"steps": 10, "clip_norm": 1.0, "hessian_clip_norm": 3.0},
-            data_size=10,
-            full=Power(200_000, 0.80),
-            quick=Power(40_000, 0.75),
-            kills="all steps booked as one",
-        ),
-        grid=RADII,
+        example=_HALF,
+        scenario=Scenario(settings=_FIFTHS | _CLIPS | {"steps": 10}, data_size=10),
+        grid=_RADII,
     ),
     Entry(
         name="dp-adam",
         factory=dp_adam,
         asks="a batch, for a gradient",
-        example=Example(
-            settings={"batch_size": HALF},
-            plain=CLIP | {"step_size": 0.1},
-            refuses=NO_RENYI | {("replace_one", "paper"): "no paper states"},
-        ),
+        example=_HALF,
         scenario=Scenario(
             loss="alternating",
-            settings={
-                "batch_size": 2,
-                "steps": 20,
-                "step_size": 1.0,
-                "final_step_size": 1.0,
-                "clip_norm": 1e-3,
-            },
+            settings=_FIFTHS
+            | {"steps": 20, "step_size": 1.0, "final_step_size": 1.0, "clip_norm": 1e-3},
         ),
         grid={"step_size": (0.5, 1.0, 2.0, 4.0)},
     ),
@@ -128,18 +166,10 @@ ENTRIES: tuple[Entry, ...] = (
         factory=dp_subspace_trust_region,
         asks="every record, for gradient and Hessian along k public random directions; for "
         "networks",
-        example=Example(plain=BOTH_CLIPS, refuses={("replace_one", "paper"): "no paper has"}),
         scenario=Scenario(
-            settings={
-                "subspace_dimension": 3,
-                "steps": 10,
-                "clip_norm": 1.0,
-                "hessian_clip_norm": 3.0,
-            },
+            settings=_CLIPS | {"subspace_dimension": 3, "steps": 10},
             dimension=8,
             epsilon=3.341,
-            full=Power(40_000, 0.80),
-            kills="no clipping",
         ),
     ),
     Entry(
@@ -147,24 +177,14 @@ ENTRIES: tuple[Entry, ...] = (
         factory=dp_svrg,
         asks="every record at the anchor of each epoch, a batch at each step for how its gradient "
         "changed from there",
-        example=Example(
-            objective="logistic-l2",
-            settings={"batch_size": HALF, "epoch_length": 3},
-            plain=CLIP | {"smoothness": 1.0, "step_size": 0.08},
-            refuses=NO_RENYI | {("replace_one", "paper"): "no proven constant"},
-        ),
+        example=Example(objective="logistic-l2", settings={"batch_size": 32, "epoch_length": 3}),
         scenario=_anchored(5, 20),
     ),
     Entry(
         name="dp-svrg++",
         factory=dp_svrg_plus_plus,
         asks="as `dp-svrg`, in epochs that double, for losses that are convex and no more",
-        example=Example(
-            objective="logistic-l2",
-            settings={"batch_size": HALF, "epoch_length": 1},
-            plain=CLIP | {"smoothness": 1.0, "step_size": 0.08},
-            refuses=NO_RENYI | {("replace_one", "paper"): "no proven constant"},
-        ),
+        example=Example(objective="logistic-l2", settings={"batch_size": 32, "epoch_length": 1}),
         scenario=_anchored(3, 3),
     ),
     Entry(
@@ -172,7 +192,7 @@ ENTRIES: tuple[Entry, ...] = (
         factory=dp_accelerated_mirror_descent,
         asks="every record, for a gradient, inside an l2 or an l1 ball; convex losses, also for p "
         "above n",
-        example=Example(required={"domain": L1Ball(50.0)}, plain=CLIP | {"smoothness": 4.0}),
+        example=Example(required={"domain": L1Ball(50.0)}),
         scenario=Scenario(
             settings={"domain": L1Ball(5.0), "steps": 20, "smoothness": 1.0, "clip_norm": 1.0},
             dimension=4,
@@ -183,25 +203,11 @@ ENTRIES: tuple[Entry, ...] = (
         factory=perturbed_gradient_descent,
         asks="a batch, for a gradient with noise uniform in a ball: the guarantee is (0, delta), "
         "and the noise 10^4 times a Gaussian's; a baseline",
-        example=Example(
-            settings={"batch_size": HALF},
-            plain=CLIP | {"step_size": 0.1},
-            refuses={
-                ("zero_out", "rdp"): "no Renyi divergence",
-                ("replace_one", "rdp"): "no Renyi divergence",
-                ("add_or_remove_one", "rdp"): "no Renyi divergence",
-                ("replace_one", "paper"): "fixes the radius at 1",
-            },
-            delta_only=True,
-        ),
+        example=_HALF,
         scenario=Scenario(
-            settings=HALVES
-            | {"steps": 5, "step_size": 1.0, "clip_norm": 1.0, "acknowledge_weak_delta": True},
+            settings=_HALVES | {"steps": 5, "step_size": 1.0, "acknowledge_weak_delta": True},
             data_size=10,
             delta=0.3,
-            full=Power(100_000, 0.92),
-            quick=Power(20_000, 0.80),
-            kills="no clipping",
         ),
     ),
     Entry(
@@ -210,19 +216,14 @@ ENTRIES: tuple[Entry, ...] = (
         asks="each record once: for a gradient, then for how it changed, on batches as long as the "
         "step; noise correlated over a segment; kicks at saddles; the output chosen and certified "
         "on records kept for it",
-        example=Example(
-            settings={"batch_size": 9}, plain=PASS, refuses=NO_ABSENCE, single_pass=True
-        ),
+        example=Example(settings={"batch_size": 9}),
         scenario=Scenario(
             loss="seesaw",
             # Two segments; twelve records are kept for the scores of both candidates.
-            settings=SEGMENTS
+            settings=_SEGMENTS
             | {"steps": 8, "horizon": 4, "drift_threshold": 1e6, "kick": 0.0}
             | {"candidates": 2, "kept": 0.2, "hessian_clip_norm": 1.0},
             data_size=62,
-            full=Power(200_000, 0.90),
-            quick=Power(20_000, 0.70),
-            kills="prefix noise x0.5",
         ),
     ),
     Entry(
@@ -230,17 +231,12 @@ ENTRIES: tuple[Entry, ...] = (
         factory=dpagem,
         asks="a batch, for a gradient; from stage to stage the step halves and the stage doubles, "
         "with momentum in the first part of each; the paper's other methods are settings of it",
-        example=Example(
-            settings={"batch_size": HALF},
-            plain=CLIP | {"step_size": 0.1},
-            refuses=NO_RENYI | {("replace_one", "paper"): "leaves its constant c2 open"},
-        ),
+        example=_HALF,
         scenario=Scenario(
             loss="network",
-            settings=HALVES | {"first_steps": 2, "stages": 3, "step_size": 0.5, "clip_norm": 1.0},
+            settings=_HALVES | {"first_steps": 2, "stages": 3, "step_size": 0.5},
             data_size=10,
             dimension=7,
-            kills="momentum of raw gradients, before the noise",
         ),
     ),
     Entry(
@@ -248,14 +244,75 @@ ENTRIES: tuple[Entry, ...] = (
         factory=dp_optimizer,
         asks="a batch, for a gradient that any optax optimizer is fed; what `fit` trains networks "
         "by",
-        example=Example(
-            settings={"batch_size": HALF},
-            plain=CLIP,
-            refuses=NO_RENYI | {("replace_one", "paper"): "moments accountant"},
-        ),
+        example=_HALF,
+        scenario=Scenario(settings=_FIFTHS | {"optimizer": optax.sgd(1.0), "steps": 20}),
+    ),
+    Entry(
+        name="dp-gd-selected",
+        factory=dp_gradient_descent_with_selection,
+        asks="as `dp-gd`; at the end which of some iterates is a second-order stationary point, by "
+        "the exponential mechanism",
+        # The start is not among what is selected from.
+        example=Example(settings={"candidates": 3}),
+        # All iterates are candidates.
         scenario=Scenario(
-            settings={"optimizer": optax.sgd(1.0), "batch_size": 2, "steps": 20, "clip_norm": 1.0}
+            loss="seesaw",
+            settings={
+                "steps": 20,
+                "step_size": 1.0,
+                "alpha": 1.0,
+                "selection_epsilon": 2.0,
+                "candidates": 20,
+                "clip_norm": 1e-3,
+                "hessian_clip_norm": 1.0,
+                "hessian_lipschitz": 1.0,
+            },
         ),
     ),
+    Entry(
+        name="dp-newton",
+        factory=dp_newton,
+        asks="every record, for a gradient and then for its Newton direction",
+        # In one parameter the canary's curvature, the only one, lies along every gradient.
+        scenario=Scenario(
+            loss="bowl",
+            settings={"steps": 10, "floor": 0.25, "clip_norm": 1.0, "hessian_clip_norm": 1e-3},
+            dimension=1,
+        ),
+    ),
+    Entry(
+        name="dp-sgd",
+        factory=dp_sgd,
+        asks="a batch, for a gradient; regularizers by their proximal operators",
+        example=_HALF,
+        scenario=Scenario(settings=_FIFTHS | {"steps": 5, "step_size": 1.0}, data_size=10),
+        grid={"step_size": (4.0, 16.0, 64.0)},
+    ),
+    Entry(
+        name="objective-perturbation",
+        factory=objective_perturbation,
+        asks="every record, once, for the minimum of a strongly convex loss, with the noise in the "
+        "objective",
+        example=Example(objective="logistic-l2"),
+        scenario=Scenario(loss="falling", dimension=1),
+        one_release=True,
+    ),
+    Entry(
+        name="output-perturbation",
+        factory=output_perturbation,
+        asks="every record, once, for the minimum of a strongly convex loss, with noise on it",
+        example=Example(objective="logistic-l2"),
+        scenario=Scenario(loss="falling", dimension=1),
+        one_release=True,
+    ),
 )
-"""All of dpjax's own algorithms."""
+"""All algorithms, those that release once at the end."""
+
+ALL: dict[str, Entry] = {entry.name: entry for entry in ENTRIES}
+"""Every algorithm's row, by its name."""
+
+ALGORITHMS = {name: entry.factory for name, entry in ALL.items() if not entry.one_release}
+"""Name on the command line -> factory, of all that take planned steps."""
+
+ONE_RELEASE = {name: entry.factory for name, entry in ALL.items() if entry.one_release}
+"""Name -> factory of those that release once, for strongly convex losses of the margin."""

@@ -13,7 +13,6 @@ from dpjax.accounting import Event, PrivacyBudget, parallel
 from dpjax.algorithms import base
 from dpjax.algorithms import spider_theory as theory
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, widen
-from dpjax.algorithms.common import check_smooth
 from dpjax.algorithms.escape import EscapeRule, Kicks
 from dpjax.objectives import Objective
 from dpjax.oracles import LEAST, EstimateQuery, Evaluations, Query, ScoreQuery, Scores
@@ -72,7 +71,7 @@ class Info(NamedTuple):
 
 
 @pytree_dataclass
-class Spider(base.Planned):
+class Spider(base.Algorithm):
     """Configuration of Stochastic Spider; made by ``stochastic_spider``.
 
     In the paper's notation ``drift_threshold`` is kappa. ``difference_size`` is a fixed batch for
@@ -307,11 +306,10 @@ def stochastic_spider(
     An estimate of the gradient is renewed where the iterate has drifted, and else updated by how
     the gradient changed on a batch as large as the step was long, so that one noise hides both.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
       budget: what a whole run may spend; ``"zero_out"`` or ``"replace_one"``.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       alpha: target, |gradient| <= alpha and lambda_min >= -sqrt(rho alpha); by default the least
         that theory promises for n.
       batch_size: b, records of a renewed gradient; by default an eighth of the records, or from
@@ -340,9 +338,6 @@ def stochastic_spider(
       smoothness: M, to which a record's difference is clipped; by default the objective's.
       hessian_lipschitz: rho; by default the objective's.
       initial_gap: B, public bound on F(w0) - min F; by default phi(0) of a margin loss.
-      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the tree with the noise of theorem 2.2
-        (replace-one); the epsilon is recomputed.
-      beta: bound on the probability that the certificate fails.
 
     Returns:
       A frozen pytree for ``solve``; its status tells where the records ran out.
@@ -368,7 +363,7 @@ def stochastic_spider(
     name = "Stochastic Spider"
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     objective = problem.objective
-    check_smooth(objective, name)
+    base.check_smooth(objective, name)
     theory.check_relation(problem, name)
     constants = theory.constants(
         objective, clip_norm, hessian_clip_norm, smoothness, hessian_lipschitz, initial_gap
@@ -379,6 +374,7 @@ def stochastic_spider(
     curvature = math.sqrt(constants.hessian_lipschitz * alpha)
     kicks = theory.kicks(scale, estimate, curvature, kick, kick_threshold, frozen_steps)
     beta = _validate.open_unit("beta", beta)
+    steps = _validate.positive_int("steps", theory.LONGEST if steps is None else steps)
     spider = Spider(
         estimate=estimate,
         score=score,
@@ -391,7 +387,7 @@ def stochastic_spider(
         beta=beta,
         name=name,
         unclipped=theory.never_clips(objective, constants),
-        **problem.plan(theory.most_steps(steps), theory.LONGEST),
+        **problem.plan(steps, theory.LONGEST),
     )
     # Independent noise falls with what a difference can move, to that share at least.
     least = LEAST if estimate.correlation.is_independent else 1.0

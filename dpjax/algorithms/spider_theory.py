@@ -7,7 +7,7 @@ import jax
 from scipy import stats
 
 from dpjax import _validate
-from dpjax.accounting import gaussian_multiplier, round_up
+from dpjax.accounting import gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
 from dpjax.mechanisms import PrefixNoise, prefix_noise
@@ -126,7 +126,7 @@ def queries(
     train, last = single_passes(n, _kept(choice[1], candidates, n))
     noise = _noise(problem, *draws)
     numbers = problem.dimension * n + 2 * candidates  # an increment for each record, and scores
-    multiplier = _multiplier(problem, noise, numbers)
+    multiplier = gaussian_multiplier(problem.budget, 1, problem.accountant, noise_draws=numbers)
     moved = train.sum_scale(1.0, relation)
     loudness = multiplier * noise.sensitivity * float(noise.stddevs().max())
     scale = Scale(
@@ -239,24 +239,7 @@ def _kept(share: float, candidates: int, n: int) -> int:
 
 def _noise(problem: base.Problem, horizon: int | None, kind: str | None) -> PrefixNoise:
     horizon = _HORIZON if horizon is None else horizon
-    if problem.accountant == "paper":
-        if kind not in (None, "tree"):
-            raise ValueError(
-                f"accountant='paper' assumes the noise of a binary tree, got noise={kind!r}; pass "
-                "noise='tree'."
-            )
-        kind = "tree"
     return prefix_noise(horizon, problem.dimension, kind)
-
-
-def _multiplier(problem: base.Problem, noise: PrefixNoise, draws: int) -> float:
-    """Standard deviation over the sensitivity of all that one record enters."""
-    budget = problem.budget
-    if problem.accountant != "paper":
-        return gaussian_multiplier(budget, 1, problem.accountant, noise_draws=draws)
-    # Theorem 2.2: sigma = 4 s sqrt(ln K ln(1 / delta)) / epsilon on every node.
-    logs = math.log(max(noise.horizon, 2)) * math.log(1 / budget.delta)
-    return round_up(4 * math.sqrt(logs) / budget.epsilon / noise.sensitivity)
 
 
 def _batch(scale: Scale, records: int, batch: int | None, alpha: float | None) -> int:
@@ -271,11 +254,6 @@ def _batch(scale: Scale, records: int, batch: int | None, alpha: float | None) -
             "train on; lower it, or hold out fewer for the selection."
         )
     return batch
-
-
-def most_steps(given: int | None) -> int:
-    """Returns the cap on the steps."""
-    return _validate.positive_int("steps", LONGEST if given is None else given)
 
 
 def step_size(objective: Objective, scale: Scale, given: float | None) -> float:

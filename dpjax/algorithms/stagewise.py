@@ -11,11 +11,9 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import STEPS, calibrated_query
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, check_smooth, refuse_paper
+from dpjax.algorithms.descent import OutputRule, OutputState, draw_iterate, output_rule
 from dpjax.algorithms.gradient_descent import default_step_size
-from dpjax.algorithms.outputs import OutputRule, OutputState, draw_iterate, output_rule
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 from dpjax.transforms import (
@@ -24,7 +22,6 @@ from dpjax.transforms import (
     check_on_steps,
     check_stages,
     early_momentum,
-    inverse_power,
     stage_of,
     stagewise,
     updates_in,
@@ -65,7 +62,7 @@ class Info(NamedTuple):
 
 
 @pytree_dataclass
-class Stagewise(Single):
+class Stagewise(base.SingleQueryAlgorithm):
     """Configuration of DPageEM and of its baselines; made by ``dpagem``."""
 
     query: GradientQuery
@@ -113,7 +110,9 @@ class Stagewise(Single):
     def _rate(self, place: Array) -> Array:
         if self.schedule == "stagewise":
             return stagewise(self.step_size, self.stage_steps)(place)
-        return inverse_power(self.step_size, POWERS[self.schedule])(place)
+        kind = jnp.result_type(float)
+        power = jnp.asarray(POWERS[self.schedule], kind)
+        return jnp.asarray(self.step_size, kind) * (place + 1).astype(kind) ** -power
 
     def _after(self, key: Array, state: State) -> tuple[Array, Array | None]:
         """Returns the next step's place, the next stage's first where this stage's output is.
@@ -163,13 +162,10 @@ def dpagem(
     add ``schedule="constant"``, ``"inverse"``, ``"inverse_sqrt"``; DP-SGDM-const is constant with
     ``"always"`` and DP-SGDEM-const with ``"early"``.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
       objective: what to minimise. Its regularizer must be smooth.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
-      batch_size: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
-        asks every record at every step.
       steps: T; by default what the stages add up to, or 600.
       first_steps: T0; stage k lasts T0 2^k steps, k from 0, and T must be the end of a stage. By
         default the fewest for which ``stages`` stages reach T; the last is then cut short at T.
@@ -187,13 +183,6 @@ def dpagem(
       output: ``"last"``; ``"random"``, which as in the paper is of each stage: an iterate drawn
         uniformly from its own by the run's key, after which no step of the stage is taken, and the
         next stage begins there; or ``"average"``, the mean of all T. All T steps are charged.
-      average_decay: of the average; by default 1, every iterate alike. See ``OutputRule``.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
-      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
-      accountant: ``"pld"`` or ``"rdp"``; the paper's formula has a constant it does not state.
-
-    Returns:
-      A frozen pytree for ``solve``.
 
     Raises:
       ValueError: for an argument out of range, stages that do not add up to T, a constant that is
@@ -214,13 +203,12 @@ def dpagem(
     (70, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, "DPageEM")
-    refuse_paper(accountant, "DPageEM", "theorem 3.1 leaves its constant c2 open")
+    base.check_smooth(objective, "DPageEM")
     _validate.choice("schedule", schedule, SCHEDULES)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     total, lengths = _stages(schedule, steps, first_steps, stages, stage_steps)
     on_steps = _on_steps(lengths, momentum_when, on_fraction, first_on_steps)
-    query = calibrated_query(
+    query = base.calibrated_query(
         problem,
         GradientQuery,
         total,
@@ -259,7 +247,7 @@ def _stages(
                 f"schedule={schedule!r} has one stage, of all steps: leave out {_listed(given)}, "
                 "or take schedule='stagewise'."
             )
-        steps = STEPS if steps is None else steps
+        steps = base.STEPS if steps is None else steps
         return steps, steps
     if stage_steps is not None:
         if len(given) > 1:
@@ -268,7 +256,7 @@ def _stages(
     stages = None if stages is None else _validate.positive_int("stages", stages)
     if first_steps is not None:
         return _doubled(steps, _validate.positive_int("first_steps", first_steps), stages)
-    steps = STEPS if steps is None else steps
+    steps = base.STEPS if steps is None else steps
     most = steps.bit_length()
     if stages is None:
         stages = min(_STAGES, most)

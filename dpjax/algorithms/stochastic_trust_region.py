@@ -1,7 +1,5 @@
 """DP-STR (Wang and Xu 2020, algorithm 2): the trust-region method on a new batch in every step."""
 
-import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,13 +8,12 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, epsilon, round_up
+from dpjax.accounting import Event, PrivacyBudget, calibrate, compose
 from dpjax.algorithms import base
-from dpjax.algorithms.common import check_smooth
 from dpjax.algorithms.model_step import (
-    Info,
     Queries,
-    State,
+    TrustRegionInfo,
+    TrustRegionState,
     ask_model,
     spectral_scale,
     start,
@@ -26,8 +23,6 @@ from dpjax.algorithms.trust_region import check_radii, joint_weights, radius_dec
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 from dpjax.objectives import Objective
 from dpjax.oracles import (
-    GradientQuery,
-    HessianQuery,
     JointQuery,
     Query,
     SecondOrderAnswer,
@@ -43,7 +38,7 @@ _Draw = Callable[[int, int], Any]
 
 
 @pytree_dataclass
-class StochasticTrustRegion(base.Planned):
+class StochasticTrustRegion(base.Algorithm):
     """Configuration of DP-STR; made by ``dp_stochastic_trust_region``.
 
     ``stages`` are what is asked at each batch size, in the order of the steps: one joint query, or
@@ -68,10 +63,12 @@ class StochasticTrustRegion(base.Planned):
         """Each query as often as it is asked."""
         return _event(self.stages, int(self.steps))
 
-    def init(self, params: Params) -> State:
+    def init(self, params: Params) -> TrustRegionState:
         return start(params)
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(
+        self, key: Array, state: TrustRegionState, ask: base.Ask
+    ) -> tuple[TrustRegionState, TrustRegionInfo]:
         """One iteration of algorithm 2, with damping and a radius that shrinks."""
         del key
         stages = len(self.stages)
@@ -126,7 +123,7 @@ def dp_stochastic_trust_region(
     damping: float = 0.5,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
-    sampling: str | None = None,
+    sampling: str = "poisson",
     capacity: int | None = None,
     accountant: str = "pld",
     subproblem: Solver = BY_SIZE,
@@ -137,32 +134,17 @@ def dp_stochastic_trust_region(
     Hessian as one release. By tight accounting of the draws the noise is about that of DP-TR, at a
     fraction of its time; the paper's advanced composition needs 17 to 22 times as much.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       batch_size: expected number of records of a batch; by default n / 7. A sequence is a schedule,
         such as 2 %, 6 % and 20 % of n: the steps are split evenly, and all share one noise
         multiplier, so that noise falls as batches grow.
       steps: T, number of iterations.
-      radius: trust radius of the first iteration, in the units of the parameters; by default 12, or
-        1 for a robust loss of a residual.
-      final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
-        that is less.
-      damping: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
-        so that noise is not taken for negative curvature.
-      clip_norm: bound on one record's gradient; by default the Lipschitz constant.
       hessian_clip_norm: the Hessian's weight in the joint norm; by default the least weight at
         which a margin loss's Hessian costs nothing, else the smoothness.
-      sampling: ``"poisson"`` (default) or ``"fixed_size"`` (uniformly random subsets; replace-one
+      sampling: ``"poisson"`` or ``"fixed_size"`` (uniformly random subsets; replace-one
         only, and 2.0 to 2.2 times the noise).
-      capacity: the most records a Poisson batch holds, see ``sampling.poisson``.
-      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's algorithm 2 with
-        the factor T that its gradient's variance lacks (replace-one, gradient and Hessian from
-        subsets of their own). ``"paper-literal"`` is refused.
-      subproblem: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
-        solver of ``trust_region_step``.
 
     Returns:
       A frozen pytree for ``solve``. It has no certificate: that takes every record.
@@ -184,21 +166,15 @@ def dp_stochastic_trust_region(
     >>> [(release.count, release.sampling) for release in algorithm.event.releases]
     [(40, 'poisson')]
     """
-    literal = accountant == "paper-literal"
-    counted = "paper" if literal else accountant
-    problem = base.check_problem(objective, budget, data_size, dimension, counted)
-    check_smooth(objective, "DP-STR")
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    base.check_smooth(objective, "DP-STR")
     steps = _validate.positive_int("steps", steps)
     subproblem = check_solver("subproblem", subproblem)
     batches = _batches(batch_size, problem.data_size, steps)
     radius, final_radius = check_radii(objective, radius, final_radius)
     damping = _validate.non_negative("damping", damping)
     draw = _drawing(problem, sampling, capacity)
-    clips = (clip_norm, hessian_clip_norm)
-    if problem.accountant == "paper":
-        stages = (_paper_queries(problem, draw, batches, steps, clips, literal),)
-    else:
-        stages = _joint_queries(problem, draw, batches, steps, clips)
+    stages = _joint_queries(problem, draw, batches, steps, (clip_norm, hessian_clip_norm))
     scales = [damping * spectral_scale(queries, problem.dimension) for queries in stages]
     made = StochasticTrustRegion(
         stages=stages,
@@ -212,10 +188,10 @@ def dp_stochastic_trust_region(
     return made
 
 
-def _drawing(problem: base.Problem, sampling: str | None, capacity: int | None) -> _Draw:
+def _drawing(problem: base.Problem, sampling: str, capacity: int | None) -> _Draw:
     """Returns what makes the sampler of a batch size and a number of draws."""
-    n, default = problem.data_size, "fixed_size" if problem.accountant == "paper" else "poisson"
-    if _validate.choice("sampling", sampling or default, SAMPLINGS) == "poisson":
+    n = problem.data_size
+    if _validate.choice("sampling", sampling, SAMPLINGS) == "poisson":
         return lambda size, count: poisson_sampler(size, n, problem.budget, count, capacity)
     if capacity is not None:
         raise ValueError("capacity is for Poisson batches; one of fixed size never overflows.")
@@ -266,47 +242,3 @@ def _joint_queries(
         return _event(stages(multiplier), steps)
 
     return stages(calibrate(event, problem.budget, problem.accountant))
-
-
-def _paper_queries(
-    problem: base.Problem,
-    draw: _Draw,
-    batches: list[int],
-    steps: int,
-    clips: tuple[float | None, float | None],
-    literal: bool,
-) -> tuple[GradientQuery, HessianQuery]:
-    if len(batches) > 1:
-        raise ValueError("accountant='paper' knows one batch size, not a schedule.")
-    (batch,) = batches
-    clip, hessian_clip = base.clip_norms(problem.objective, *clips)
-    budget, n = problem.budget, problem.data_size
-    sampler = draw(batch, 2 * steps)
-    # sigma^2 = 256 G^2 T ln(5T/delta) ln(2/delta) / (n epsilon)^2 on the mean over the batch, and
-    # p M^2 in place of G^2 for the Hessian. As printed, the gradient's variance has no factor T.
-    # The paper's lemmas give 512 for 2 T mechanisms; the recount shows that 256 is far more than
-    # enough wherever batches are not tiny, and less noise is the fairer comparison.
-    logs = math.log(5 * steps / budget.delta) * math.log(2 / budget.delta)
-    hessian_mean = 16 * math.sqrt(steps * logs) / (n * budget.epsilon)
-    mean = hessian_mean / math.sqrt(steps) if literal else hessian_mean
-    root = math.sqrt(problem.dimension)
-
-    def made(query: type, norm: float, stddev: float, **more):
-        setting = problem.setting.drawn_by(sampler)
-        unit = query(setting=setting, noise_multiplier=1.0, clip_norm=norm, **more)
-        return dataclasses.replace(unit, noise_multiplier=round_up(stddev / float(unit.stddev)))
-
-    queries = (
-        made(GradientQuery, clip, clip * mean),
-        made(HessianQuery, hessian_clip, root * hessian_clip * hessian_mean, isometric=False),
-    )
-    if literal:
-        event = compose(query.event(steps) for query in queries)
-        spent = epsilon(event, budget.delta, budget.relation)
-        raise ValueError(
-            "accountant='paper-literal' is refused: the gradient noise printed in algorithm 2 "
-            "lacks the factor T of its own composition, so its epsilon has no bound as T grows "
-            f"(here {spent:.3g} for a budget of {budget.epsilon:g}, by exact accounting); "
-            "accountant='paper' has the factor."
-        )
-    return queries

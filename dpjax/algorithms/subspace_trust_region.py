@@ -12,10 +12,8 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import calibrated_query
-from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import Single, check_smooth, refuse_paper
-from dpjax.algorithms.model_step import Info, minimize_model, narrow
+from dpjax.algorithms.certificate import narrow, widen
+from dpjax.algorithms.model_step import TrustRegionInfo, minimize_model
 from dpjax.algorithms.trust_region import check_radii, joint_weights, radius_decay
 from dpjax.objectives import Objective
 from dpjax.oracles import SubspaceQuery
@@ -24,7 +22,7 @@ STEPS = 32
 DIRECTIONS = 16
 
 
-class State(NamedTuple):
+class SubspaceState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
@@ -32,7 +30,7 @@ class State(NamedTuple):
 
 
 @pytree_dataclass
-class SubspaceTrustRegion(Single):
+class SubspaceTrustRegion(base.SingleQueryAlgorithm):
     """Configuration of DP-TR in subspaces; made by ``dp_subspace_trust_region``."""
 
     query: SubspaceQuery
@@ -63,10 +61,12 @@ class SubspaceTrustRegion(Single):
             rows = jax.scipy.linalg.solve_triangular(root, rows, lower=True)
         return rows
 
-    def init(self, params: Params) -> State:
-        return State(params, jnp.array(0))
+    def init(self, params: Params) -> SubspaceState:
+        return SubspaceState(params, jnp.array(0))
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(
+        self, key: Array, state: SubspaceState, ask: base.Ask
+    ) -> tuple[SubspaceState, TrustRegionInfo]:
         """One iteration of DP-TR for the k coordinates z of w + S^T z."""
         del key
         wide = widen(state.params)
@@ -79,7 +79,7 @@ class SubspaceTrustRegion(Single):
         radius = self.radius * self.radius_decay ** state.iteration.astype(hessian.dtype)
         move, info = minimize_model(gradient, damped, radius)
         moved = unravel(flat + jnp.matmul(move, sketch, precision="highest"))
-        return State(narrow(moved, state.params), state.iteration + 1), info
+        return SubspaceState(narrow(moved, state.params), state.iteration + 1), info
 
     @jax.default_matmul_precision("highest")
     def _regularize(
@@ -117,34 +117,20 @@ def dp_subspace_trust_region(
     the subproblem of size k exactly. For networks of 10^4 to 10^5 parameters; memory is O(k p), and
     a step costs about k gradients of its batch.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       subspace_dimension: k, at most p; by default 16, or p if that is less.
       batch_size: expected size of a Poisson batch; None for all records.
       steps: T, number of iterations.
-      radius: trust radius of the first iteration, in the units of the parameters; by default 12, or
-        1 for a robust loss of a residual.
-      final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
-        that is less.
-      damping: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
-        so that noise is not taken for negative curvature.
       clip_norm: w_g, bound on one record's gradient in the subspace, about sqrt(k / p) of the whole
         for a network; by default the Lipschitz constant.
       hessian_clip_norm: w_h, the Hessian's weight in the joint norm; by default the least at which
         a margin loss's Hessian costs nothing.
-      capacity: the most records a batch holds; by default as in ``sampling.poisson``.
       subspace_seed: from 0 to 2^64 - 1; public, fixes the directions.
-      accountant: ``"pld"`` or ``"rdp"``.
 
     Returns:
       A frozen pytree for ``solve``; pass the network's initial parameters as ``params=``.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, or a budget that no
-        noise reaches.
 
     Privacy: releases T jointly clipped means of (S g, S H S^T) with Gaussian noise. The directions
       are drawn from a public seed, not from the key of the noise; the rest is post-processing.
@@ -159,14 +145,13 @@ def dp_subspace_trust_region(
     (16, 100)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, "DP-TR in subspaces")
-    refuse_paper(accountant, "DP-TR in subspaces", "no paper has a noise formula for them")
+    base.check_smooth(objective, "DP-TR in subspaces")
     k = _directions(subspace_dimension, problem.dimension)
     steps = _validate.positive_int("steps", steps)
     radius, final_radius = check_radii(objective, radius, final_radius)
     # Rows only get shorter in a subspace: the weight that is free for |x| <= 1 stays so.
     clip, weight, _ = joint_weights(objective, clip_norm, hessian_clip_norm)
-    query = calibrated_query(
+    query = base.calibrated_query(
         problem._replace(dimension=k),
         SubspaceQuery,
         steps,

@@ -48,7 +48,7 @@ class Info(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SvrgEpochs(base.Planned):
+class SvrgEpochs(base.Algorithm):
     """The steps of algorithms 1 and 2, whatever is asked for their gradient: see ``estimate``.
 
     In the paper's notation, ``epochs`` is T, ``epoch_length`` m and ``step_size`` eta.
@@ -189,11 +189,10 @@ def dp_svrg(
 ) -> VarianceReduced:
     """Returns DP-SVRG, calibrated to the budget: for strongly convex objectives with a prox.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
       objective: what to minimise; its regularizer enters by its proximal operator.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       epochs: T; by default theorem 4.2's, log2(gap n^2 epsilon^2 mu / (p G^2 ln(1/delta))): each
         epoch halves the gap, until the noise is left.
       epoch_length: m; by default the least of inequality (4), about 2 / (eta mu).
@@ -207,7 +206,6 @@ def dp_svrg(
       strong_convexity: mu; by default the regularizer's.
       initial_gap: public bound on F(x0) - min F, used for T; by default phi(0) of a margin loss.
       anchor_share: part of mu^2, the square of the budget's Gaussian mu, for the anchors.
-      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
       accountant: ``"pld"`` or ``"rdp"``; the paper's noise formula is not private, see Reference.
 
     Returns:
@@ -331,7 +329,7 @@ def _configured(
     problem: base.Problem, asked: theory.Asked, steps: int, fields: dict[str, Any]
 ) -> VarianceReduced:
     fields["step_size"] = base.positive_leaf("step_size", fields["step_size"])
-    fields |= problem.plan(steps, max(1 << (steps - 1).bit_length(), base.LONGEST))
+    fields |= problem.plan(steps, max(1 << (steps - 1).bit_length(), base.MAX_STEPS))
     epochs = theory.epochs_of(steps, fields["epoch_length"], fields["doubling"])
     anchor, difference = theory.split_queries(problem, asked, steps, epochs)
     made = VarianceReduced(anchor=anchor, difference=difference, **fields)

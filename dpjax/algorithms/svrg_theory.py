@@ -8,7 +8,6 @@ from typing import NamedTuple
 from dpjax import _validate
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.common import refuse_paper
 from dpjax.objectives import Objective
 from dpjax.oracles import (
     AnchorQuery,
@@ -54,8 +53,6 @@ def check_problem(
 ) -> base.Problem:
     """Returns the arguments all factories share, or raises naming the one that is wrong."""
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    why = "the formula of theorems 4.1 and 4.3 is of another, and has no proven constant"
-    refuse_paper(accountant, "the split noise of DP-SVRG", why)
     _ = objective.prox  # raises where there is none
     return problem
 

@@ -17,12 +17,11 @@ from dpjax.algorithms.certificate import (
     scope_of,
     widen,
 )
-from dpjax.algorithms.common import check_smooth
 from dpjax.algorithms.error_bars import ErrorBars, error_bars
 from dpjax.algorithms.model_step import (
-    Info,
     Queries,
-    State,
+    TrustRegionInfo,
+    TrustRegionState,
     ask_model,
     spectral_scale,
     start,
@@ -40,7 +39,7 @@ CERTIFICATES = ("last_query", "output")
 
 
 @pytree_dataclass
-class TrustRegion(base.Planned):
+class TrustRegion(base.Algorithm):
     """Configuration of DP-TR; made by ``dp_trust_region``."""
 
     queries: Queries
@@ -63,30 +62,32 @@ class TrustRegion(base.Planned):
         count = int(self.steps) + (self.certified == "output")
         return compose(query.event(count) for query in self.queries)
 
-    def init(self, params: Params) -> State:
+    def init(self, params: Params) -> TrustRegionState:
         return start(params)
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(
+        self, key: Array, state: TrustRegionState, ask: base.Ask
+    ) -> tuple[TrustRegionState, TrustRegionInfo]:
         """One iteration of algorithm 1, with damping and a radius that shrinks."""
         del key
         answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
         return take_step(self.objective, state, answer, radius, self.damping, self.subproblem)
 
-    def done(self, state: State) -> Array:
+    def done(self, state: TrustRegionState) -> Array:
         """Step 7, if asked for: Lagrange multiplier + added damping at most sqrt(alpha rho)."""
         if not self.stopping:
             return jnp.asarray(False)
         return state.multiplier + self.damping <= self.stop_below
 
     def certify(
-        self, key: Array, state: State, ask: base.Ask, unit_rows: bool
+        self, key: Array, state: TrustRegionState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         """Returns bounds at the last query, or asks once more and returns them at the output."""
         del key
         if self.certified is None:
             return None, None
-        params, answer = state.queried, state.answer
+        params, answer = state.query_point, state.answer
         if self.certified == "output":
             params, answer = state.params, ask_model(self.queries, state.params, ask)
         _, unravel = ravel_pytree(widen(params))
@@ -95,7 +96,7 @@ class TrustRegion(base.Planned):
         scope = scope_of(self.unclipped and unit_rows)
         return Certificate(upper, lower, self.beta, self.certified, scope), params
 
-    def error_bars(self, state: State, unit_rows: bool) -> ErrorBars | None:
+    def error_bars(self, state: TrustRegionState, unit_rows: bool) -> ErrorBars | None:
         """Returns those of the last step, whose model is the whole objective's."""
         last = self.queries[-1]
         if not last.isometric:
@@ -103,13 +104,13 @@ class TrustRegion(base.Planned):
         unclipped = jnp.asarray(self.unclipped)
         form = self.objective.averaged
         if isinstance(last, JointQuery) and form is not None:
-            length = jnp.linalg.norm(ravel_pytree(state.queried)[0])
+            length = jnp.linalg.norm(ravel_pytree(state.query_point)[0])
             if (slope := form.slope_within(length)) is not None:
                 joint = (slope / last.gradient_weight) ** 2 + 1 / last.hessian_weight**2
                 unclipped = unclipped | (joint <= 1)
         return error_bars(
             self.objective,
-            state.queried,
+            state.query_point,
             state.answer.gradient,
             state.answer.hessian,
             state.multiplier,
@@ -130,7 +131,7 @@ def dp_trust_region(
     damping: float | None = None,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
-    release: str | None = None,
+    release: str = "joint",
     stopping_alpha: float | None = None,
     accountant: str = "pld",
     certify: str | None = "last_query",
@@ -139,10 +140,9 @@ def dp_trust_region(
 ) -> TrustRegion:
     """Returns the differentially private trust-region method, calibrated to the budget.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
       dimension: number of parameters p; time is O(n p^2 + p^3) a step.
       steps: T, number of iterations; each reads all records once, or twice in separate releases. By
         default 32; 16 for a robust loss of a residual, and 1 for the squared loss.
@@ -150,36 +150,20 @@ def dp_trust_region(
         1 for a robust loss of a residual. This is for the weights of a linear model on rows of norm
         1. An objective of your own, such as a network, whose weights are smaller, wants a smaller
         one: try 3, or the norm of the start.
-      final_radius: radius of the last one, geometric in between; by default 0.5, or ``radius`` if
-        that is less.
       damping: kappa, at least 0; kappa times the noise's spectral scale is added to the noisy
         Hessian so that noise is not taken for negative curvature. By default 1/2, or 1 for the
         squared loss.
-      clip_norm: bound on one record's gradient; by default the Lipschitz constant.
       hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
         smoothness. In a joint release it is the Hessian's weight too, by default the smallest at
         which a margin loss's Hessian adds nothing to the joint clip norm; given here, the
         certificate refers to the clipped objective.
-      release: ``"joint"`` (gradient and Hessian as one Gaussian) or ``"separate"`` (two); by
-        default joint, under ``accountant="paper"`` separate.
+      release: ``"joint"`` (gradient and Hessian as one Gaussian) or ``"separate"`` (two).
       stopping_alpha: stop when the Lagrange multiplier + kappa * (the noise's spectral scale) is at
         most sqrt(alpha rho); None to take all steps. The paper proves it for a constant radius
         alone, see ``paper_schedule``. As noisy values then select the last iterate, the certificate
         there spends beta / T on each iterate (a union bound).
-      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the noise of the paper's algorithm 1,
-        steps 3 and 4 (replace-one, separate releases).
       certify: ``"last_query"`` (free; w_{T-1} of a full run), ``"output"`` (one more release) or
         None.
-      beta: bound on the probability that the certificate fails.
-      subproblem: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
-        solver of ``trust_region_step``.
-
-    Returns:
-      A frozen pytree for ``solve``.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, or a budget that no
-        noise reaches.
 
     Privacy: releases means of clipped per-record gradients and Hessians with Gaussian noise, T
       times, or T + 1 with ``certify="output"``; subproblem, multiplier, step, stopping and
@@ -197,17 +181,17 @@ def dp_trust_region(
     [32]
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, "DP-TR")
+    base.check_smooth(objective, "DP-TR")
     region = region_of(objective)
     steps = _validate.positive_int("steps", region.steps if steps is None else steps)
     subproblem = check_solver("subproblem", subproblem)
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)
     radius, final_radius = check_radii(objective, radius, final_radius)
-    kind = _release_kind(release, accountant)
+    _validate.choice("release", release, RELEASES)
     clips = (clip_norm, hessian_clip_norm)
     typical = math.sqrt(radius * final_radius)
-    queries, unclipped = _queries(problem, steps + (certify == "output"), kind, clips, typical)
+    queries, unclipped = _queries(problem, steps + (certify == "output"), release, clips, typical)
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
     picked = stopping_alpha is not None and certify == "last_query"
@@ -286,15 +270,6 @@ def radius_decay(radius: float, final_radius: float, steps: int) -> float:
     return base.to_leaf((final_radius / radius) ** (1 / max(steps - 1, 1)))
 
 
-def _release_kind(release: str | None, accountant: str) -> str:
-    if release is None:
-        return "separate" if accountant == "paper" else "joint"
-    _validate.choice("release", release, RELEASES)
-    if accountant == "paper" and release == "joint":
-        raise ValueError("accountant='paper' releases gradient and Hessian separately.")
-    return release
-
-
 def _queries(
     problem: base.Problem,
     count: int,
@@ -307,39 +282,30 @@ def _queries(
     # Where n is private the released mean is over a declared n, not the objective's.
     public = budget.relation != "add_or_remove_one"
     unclipped = public and base.never_clips(objective, clip)
+    draws = problem.dimension * (problem.dimension + 1)  # of gradient and Hessian
+    joint = gaussian_multiplier(budget, count, problem.accountant, noise_draws=draws)
     if release == "joint":
         clip, hessian_clip, free = joint_weights(objective, *clips)
         unclipped = unclipped and free
-        multiplier = _joint_multiplier(problem, count)
         query = JointQuery(
             setting=problem.setting,
-            noise_multiplier=multiplier,
+            noise_multiplier=joint,
             gradient_weight=clip,
             hessian_weight=hessian_clip,
         )
         return (query,), unclipped
     if objective.constants is None or hessian_clip < base.to_leaf(objective.constants.smoothness):
         unclipped = False
-    if problem.accountant == "paper":
-        for_gradient, for_hessian = _paper_multipliers(problem, count)
-    else:
-        joint = _joint_multiplier(problem, count)
-        share = _gradient_share(clip, hessian_clip, radius)
-        for_gradient = round_up(joint / math.sqrt(share))
-        for_hessian = round_up(joint / math.sqrt(1 - share))
+    share = _gradient_share(clip, hessian_clip, radius)
+    for_gradient = round_up(joint / math.sqrt(share))
+    for_hessian = round_up(joint / math.sqrt(1 - share))
     gradient = GradientQuery(setting=problem.setting, noise_multiplier=for_gradient, clip_norm=clip)
     hessian = HessianQuery(
         setting=problem.setting,
         noise_multiplier=for_hessian,
         clip_norm=hessian_clip,
-        isometric=problem.accountant != "paper",
     )
     return (gradient, hessian), unclipped
-
-
-def _joint_multiplier(problem: base.Problem, count: int) -> float:
-    draws = problem.dimension * (problem.dimension + 1)  # of gradient and Hessian
-    return gaussian_multiplier(problem.budget, count, problem.accountant, noise_draws=draws)
 
 
 def joint_weights(
@@ -371,15 +337,6 @@ def _gradient_share(clip: float, hessian_clip: float, radius: float) -> float:
     # |E| about tau sqrt(2 p): rho_g / rho_h = (sqrt(2) D_g / (D_F r))^(2/3), free of p.
     ratio = (math.sqrt(2) * clip / (hessian_clip * radius)) ** (2 / 3)
     return min(max(ratio / (1 + ratio), 0.01), 0.99)
-
-
-def _paper_multipliers(problem: base.Problem, count: int) -> tuple[float, float]:
-    # sigma^2 = 4 G^2 T / (n^2 phi) over 2 G / n, and sigma_2^2 = 4 p M^2 T / (n^2 phi) over the
-    # Frobenius sensitivity 2 M / n that clipping enforces.
-    log = math.log(1 / problem.budget.delta)
-    phi = (math.sqrt(problem.budget.epsilon + log) - math.sqrt(log)) ** 2
-    multiplier = math.sqrt(count / phi)
-    return round_up(multiplier), round_up(multiplier * math.sqrt(problem.dimension))
 
 
 def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:

@@ -101,9 +101,6 @@ def play(
 def program(game: Game) -> Callable[[Array, PyTree], Array | Scored]:
     """Returns ``program(keys, data) -> scores``: one run for each key, compiled together.
 
-    Args:
-      game: the attack.
-
     >>> game = gaussian()
     >>> program(game)(jax.random.split(jax.random.key(0), 3), game.pair.canary).shape
     (3,)

@@ -172,10 +172,7 @@ def _above_zero(stddev: Any) -> Array:
 def differences(queries: Sequence[Query], event: Event, answers: Answers) -> tuple[str, ...]:
     """Returns which releases ``event`` counts and no run makes, or of which runs make more.
 
-    Args:
-      queries: that may be asked.
-      event: what is claimed of a run.
-      answers: the most of a run; numbers.
+    ``answers`` holds the most of a run.
     """
     counted, attacked = Counter[str](), Counter[str]()
     for part in (part for release in event.releases for part in release.parts()):

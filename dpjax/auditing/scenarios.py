@@ -12,12 +12,11 @@ import optax
 
 from dpjax._typing import Array, PyTree
 from dpjax.accounting import Event, PrivacyBudget, Release, gaussian_multiplier, gumbel_multiplier
-from dpjax.algorithms import Entry, Power, Scenario, dp_gradient_descent, with_accuracy, with_count
+from dpjax.algorithms import ALL, Entry, Scenario, dp_gradient_descent, with_accuracy, with_count
 from dpjax.auditing import canaries, games
 from dpjax.auditing.canaries import NeighbouringPair
 from dpjax.auditing.claims import Claim
 from dpjax.auditing.games import Game
-from dpjax.baselines import EVERY
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.objectives import Objective
 from dpjax.oracles import (
@@ -38,11 +37,7 @@ DELTA = 1e-5
 def full_run(entry: Entry, scenario: Scenario | None = None) -> Game:
     """Returns the attack on a full run of an algorithm.
 
-    Args:
-      entry: of the algorithm.
-      scenario: by default the entry's own.
-
-    >>> full_run(EVERY["dp-gd"]).pair.canary.ravel().tolist()
+    >>> full_run(ALL["dp-gd"]).pair.canary.ravel().tolist()
     [1.0, 0.0]
     """
     scenario = entry.scenario if scenario is None else scenario
@@ -67,9 +62,9 @@ def full_run(entry: Entry, scenario: Scenario | None = None) -> Game:
 
 def _again(name: str, **changes: Any) -> tuple[Entry, Scenario]:
     """An entry, and its scenario with other settings."""
-    scenario = EVERY[name].scenario
+    scenario = ALL[name].scenario
     changes["settings"] = scenario.settings | changes.get("settings", {})
-    return EVERY[name], dataclasses.replace(scenario, **changes)
+    return ALL[name], dataclasses.replace(scenario, **changes)
 
 
 def _ending_with(ending: Callable[..., Any], **share: float) -> tuple[Entry, Scenario]:
@@ -82,7 +77,7 @@ def _ending_with(ending: Callable[..., Any], **share: float) -> tuple[Entry, Sce
 
     settings = {"steps": 10, "step_size": 1e-3, "clip_norm": 1e-3}
     scenario = Scenario(loss="slope", settings=settings, dimension=1)
-    return dataclasses.replace(EVERY["dp-gd"], factory=factory), scenario
+    return dataclasses.replace(ALL["dp-gd"], factory=factory), scenario
 
 
 _ONE_STEP: dict[str, Any] = {"batch_size": 1, "steps": 1, "clip_norm": 1.0}
@@ -93,39 +88,33 @@ _SGD_STEP = Scenario(
     data_size=10,
     dimension=3,
     epsilon=8.0,
-    full=Power(1_000_000, 0.90),
-    quick=Power(40_000, 0.75),
 )
 VARIANTS: dict[str, tuple[Entry, Scenario]] = {
     "dp-gd-replace-one": _again("dp-gd", relation="replace_one"),
     "dp-gd-accuracy": _ending_with(with_accuracy, epsilon=3.0),
     "dp-gd-count": _ending_with(with_count, share=0.8),
-    "dp-sgd-step": (EVERY["dp-sgd"], _SGD_STEP),
+    "dp-sgd-step": (ALL["dp-sgd"], _SGD_STEP),
     # Half of what is released is asked for the certificate, when the steps are over.
     "dp-tr-certified": _again("dp-tr", settings={"steps": 1, "certify": "output"}),
     # The canary is a person: all of max_records records are theirs.
     "dp-tr-person": _again("dp-tr", max_records=4),
-    "dp-sgd-person": (EVERY["dp-sgd"], dataclasses.replace(_SGD_STEP, max_records=4)),
+    "dp-sgd-person": (ALL["dp-sgd"], dataclasses.replace(_SGD_STEP, max_records=4)),
     # One SGD step on a gradient clipped by book-keeping; without a limit of memory so small a
     # gradient is materialised.
     "book-keeping": (
-        EVERY["dp-optimizer"],
+        ALL["dp-optimizer"],
         Scenario(
             loss="dense",
             settings=_ONE_STEP | {"optimizer": optax.sgd(1.0), "memory_limit": 2**20},
             data_size=10,
             dimension=3,
             epsilon=8.0,
-            full=Power(400_000, 0.90),
-            quick=Power(100_000, 0.70),
         ),
     ),
     "spider-tree": _again(
         "spider",
         settings={"noise": "tree", "steps": 16, "candidates": 0},
         data_size=100,
-        full=Power(200_000, 0.75),
-        quick=Power(20_000, 0.65),
     ),
     # One segment of a refresh and one difference.
     "refresh-and-difference": _again(
@@ -243,9 +232,7 @@ def optax_chain() -> Game:
 def prefix_sums(noise: PrefixNoise | None = None, stddev: float = 2.5) -> Game:
     """Returns the attack on a tree's prefix sums: the canary is the first leaf.
 
-    Args:
-      noise: of the tree.
-      stddev: of a node.
+    ``stddev`` is that of a node.
     """
     noise = PrefixNoise("tree", 31) if noise is None else noise
     release = Release("tree", 1, stddev / noise.sensitivity)

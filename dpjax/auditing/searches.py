@@ -36,9 +36,6 @@ def by_parameters(search: Callable[..., _trials.Best] = _trials.search) -> Game:
     The function is the worst known: it puts the largest losses where few trainings are better for
     the data set and many for its neighbour.
 
-    Args:
-      search: as ``tuning.trials.search``.
-
     >>> round(by_parameters().claim.epsilon(1e-5), 2)
     2.6
     """
@@ -47,9 +44,6 @@ def by_parameters(search: Callable[..., _trials.Best] = _trials.search) -> Game:
 
 def by_accuracy(search: Callable[..., _trials.Best] = _trials.search) -> Game:
     """Returns the attack on a search by the noisy accuracy on the records that it trains on.
-
-    Args:
-      search: as ``tuning.trials.search``.
 
     >>> [release.name for release in by_accuracy().claim.event.releases[0].trainings[0]]
     ['gradient', 'accuracy']

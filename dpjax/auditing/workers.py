@@ -27,11 +27,8 @@ def audit_many(
     small for more than one core, and its compilation takes one. On an accelerator, whose memory
     processes cannot share, they run one after the other.
 
-    Args:
-      names: of ``AUDITS``; the audit at index i takes ``key`` folded with i.
-      key: as in ``audit``.
-      runs: as in ``audit``.
-      quick: as in ``audit``.
+    ``names`` are of ``AUDITS``; the audit at index i takes ``key`` folded with i. The other
+    arguments are those of ``audit``.
 
     Raises:
       ValueError: as ``audit``.

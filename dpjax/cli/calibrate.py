@@ -5,7 +5,6 @@ import contextlib
 import textwrap
 
 from dpjax.accounting import epsilon
-from dpjax.algorithms.base import recount_accountant
 from dpjax.cli import options, problem, report
 from dpjax.cli.parser import Parser
 
@@ -76,7 +75,7 @@ def command(arguments: argparse.Namespace) -> int:
             {
                 **report.header(arguments, setting),
                 "unit": unit,
-                "epsilon": spent[recount_accountant(arguments.accountant)],
+                "epsilon": spent[arguments.accountant],
                 "noise": [release.to_json() for release in algorithm.event.releases],
                 "steps": int(algorithm.steps),
                 "max_steps": algorithm.max_steps,

@@ -19,9 +19,15 @@ dpjax data covtype
 dpjax data people.csv --template --label income --out schema.toml
 dpjax data people.csv --check --schema schema.toml
 dpjax data patients.csv --label sick --bounds ranges.json --check
+dpjax data people.csv --schema schema.toml --write scaled.npz
 """
 _OPTIONS: options.Options = {
-    "name": {"nargs": "?", "metavar": "NAME", "help": f"a name, or {options.FILES}"},
+    "name": {
+        "nargs": "?",
+        "type": options.Operand,
+        "metavar": "NAME",
+        "help": f"a name, or {options.FILES}",
+    },
     "--check": {
         "action": "store_true",
         "help": "for the owner of the data: count problems in them; NOT PRIVATE",
@@ -32,12 +38,18 @@ _OPTIONS: options.Options = {
         "numbers, dates or words",
     },
     "--out": {"metavar": "FILE", "help": "write the template to a new file"},
+    "--write": {
+        "type": options.Output,
+        "help": "write the rows, scaled and encoded, with all that is declared of them to an NPZ "
+        "that run --data takes without declarations; it HOLDS THE RECORDS",
+    },
+    **options.MEMORY,
 }
 
 
 def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
-    options.add(parser, _OPTIONS, options.TABLE)
+    options.add(parser, _OPTIONS, options.TABLE, options.UNIT)
     parser.describe(
         command,
         "List the data sets, or show one. For a table of your own begin a schema with --template, "
@@ -48,13 +60,20 @@ def add_options(parser: Parser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Prints the table of data sets, or what is known of one; returns 1 if a check finds fault."""
-    for option in ("check", "template"):
-        if getattr(arguments, option) and arguments.name is None:
-            raise ValueError(f"--{option} needs the name of a file.")
+    asked = [one for one in ("check", "template", "write") if getattr(arguments, one)]
+    if asked and arguments.name is None:
+        raise ValueError(f"--{asked[0]} needs the name of a file.")
+    if len(asked) > 1:
+        raise ValueError(f"--{asked[0]} and --{asked[1]} are two commands: leave one out.")
     if arguments.out and not arguments.template:
         raise ValueError("--out is for --template: it names the schema to write.")
-    if arguments.check or arguments.template:
+    for flag in () if arguments.write else (*options.UNIT, *options.MEMORY):
+        if getattr(arguments, options.destination(flag, {})) is not None:
+            raise ValueError(f"{flag} is for --write, which names the file of scaled rows.")
+    if asked:
         _check_name(arguments.name)
+    if arguments.write:
+        return _write(arguments)
     if arguments.template:
         return _template(arguments)
     if arguments.check:
@@ -103,6 +122,15 @@ def _check_name(name: str) -> None:
         raise ValueError(f"{name} is not a CSV, NPZ, NPY or Parquet file.")
     else:
         _validate.choice("data set", name, names)
+
+
+def _write(arguments: argparse.Namespace) -> int:
+    """Writes scaled rows to a file that a training reads."""
+    options.check(arguments)
+    dpjax.datasets.write(problem.load(arguments, arguments.name), arguments.write)
+    print(f"wrote {arguments.write}: it HOLDS THE RECORDS, keep it as secret as {arguments.name}")
+    print(f"next: {shlex.join(['dpjax', 'run', '--data', arguments.write, '--save', 'model'])}")
+    return problem.flag_quotes(arguments.name, arguments.schema)
 
 
 def _template(arguments: argparse.Namespace) -> int:

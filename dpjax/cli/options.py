@@ -43,7 +43,7 @@ class Operand(Input):
 
 def algorithms() -> dict[str, Callable[..., Algorithm]]:
     """Returns the factories of all algorithms that a command can run, by name."""
-    return dpjax.ALGORITHMS | dpjax.baselines.BASELINES
+    return dpjax.ALGORITHMS
 
 
 def taking(parameter: str) -> list[str]:
@@ -60,7 +60,7 @@ def listed(names: Iterable[str]) -> str:
     """Returns what a help says of algorithms, above its examples."""
     lines = (
         textwrap.fill(
-            dpjax.baselines.EVERY[name].asks.replace("`", ""),
+            dpjax.algorithms.ALL[name].asks.replace("`", ""),
             80,
             initial_indent=f"  {name:15} ",
             subsequent_indent=" " * 18,
@@ -148,6 +148,14 @@ UNIT: Options = {  # and of this
         "both read alike)",
     },
 }
+MEMORY: Options = {
+    "--memory-limit": {
+        "metavar": "SIZE",
+        "help": "leave the rows of an NPY, Parquet or uncompressed NPZ file on disk where they "
+        "need more, such as 2GB, and read them in chunks; the result is the same. Each pass scales "
+        "them again, unless `dpjax data FILE --write` did",
+    },
+}
 OBJECTIVE: Options = {
     "--objective": {
         "help": f"one of softmax, {', '.join(dpjax.objectives.OBJECTIVES)} (default: by the "
@@ -173,7 +181,7 @@ DELTA: Options = {
 BUDGET: Options = {
     "--epsilon": {"type": float, "default": 1.0, "help": "of the budget (default: 1)"},
     **DELTA,
-    "--accountant": {"default": "pld", "help": "pld, rdp or paper (default: pld)"},
+    "--accountant": {"default": "pld", "help": "pld or rdp (default: pld)"},
     "--data-size": {
         "type": int,
         "help": "declared number of records n (required under add_or_remove_one; default: that of "

@@ -17,6 +17,7 @@ from dpjax.algorithms import Algorithm
 from dpjax.cli import options
 from dpjax.datasets.labels import Label, labels_counted
 from dpjax.datasets.registry import SPECS
+from dpjax.datasets.scaled import declared_in, is_scaled
 from dpjax.datasets.sources import is_table_path, open_source
 from dpjax.driver import root_key
 
@@ -32,12 +33,12 @@ class Setting(NamedTuple):
     dimension: int
 
 
-def load(arguments: argparse.Namespace) -> dpjax.Dataset:
-    """Returns the data set that the arguments name."""
+def load(arguments: argparse.Namespace, name: str | None = None) -> dpjax.Dataset:
+    """Returns the data that the arguments declare, of the name among them or of another."""
     chosen = options.values(arguments, options.TABLE, options.UNIT)
     chosen["classes"] = classes(arguments.classes)
     chosen["memory_limit"] = memory(getattr(arguments, "memory_limit", None))
-    return dpjax.datasets.load(str(arguments.data), **chosen)
+    return dpjax.datasets.load(str(name or arguments.data), **chosen)
 
 
 def memory(text: str | None) -> int | None:
@@ -101,6 +102,9 @@ def say_labels(
             f"accepted labels: {counted}; a record with any other label is a null record",
             flush=True,
         )
+    if is_scaled(arguments.data):
+        print("not checked: whether records count; --check of the table that was scaled shows it")
+        return
     words = ["dpjax", "data", arguments.data, "--check"]
     for option in ("schema", "label", "classes", "bounds"):
         if (given := getattr(arguments, option)) is not None:
@@ -129,6 +133,12 @@ def objective(arguments: argparse.Namespace) -> dpjax.Objective:
         count = 0 if held is None else len(held)
     elif arguments.data in SPECS:
         count = SPECS[arguments.data].classes
+    elif is_scaled(arguments.data):
+        unit, held = declared_in(arguments.data)
+        if held is not None and held.label_bounds is not None:
+            count = 0
+        elif held is not None and held.classes is not None:
+            count = len(held.classes)
     if arguments.objective is None:
         arguments.objective = {0: "least-squares", 2: "logistic-nonconvex"}.get(count, "softmax")
     row = _of_rows(arguments, count)
@@ -180,9 +190,9 @@ def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyB
       ValueError: for an unknown name, or what is not declared where n is private.
     """
     factories = options.algorithms()
-    if arguments.algorithm in dpjax.baselines.EVERY.keys() - factories.keys():
-        function = dpjax.baselines.EVERY[arguments.algorithm].factory.__name__
-        raise ValueError(f"{arguments.algorithm} runs in Python alone: dpjax.baselines.{function}.")
+    if arguments.algorithm in dpjax.algorithms.ALL.keys() - factories.keys():
+        function = dpjax.algorithms.ALL[arguments.algorithm].factory.__name__
+        raise ValueError(f"{arguments.algorithm} runs in Python alone: dpjax.{function}.")
     functions = {factory.__name__: name for name, factory in factories.items()}
     name = _validate.choice("algorithm", arguments.algorithm, factories, functions)
     delta, size = arguments.delta, arguments.data_size
@@ -248,7 +258,7 @@ def grid(words: list[str] | None, name: str) -> dict[str, list[Any]]:
     {'step_size': [1, 2]}
     """
     if words is None:
-        return dpjax.tuning.default_settings(dpjax.baselines.EVERY[name].grid, name)
+        return dpjax.tuning.default_settings(dpjax.algorithms.ALL[name].grid, name)
     takes = [*inspect.signature(options.algorithms()[name]).parameters, "regularization"]
     found: dict[str, list[Any]] = {}
     for word in words:

@@ -21,7 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 import dpjax
 from dpjax import mechanisms, transforms
-from dpjax.baselines import EVERY
+from dpjax.algorithms import ALL
 from dpjax.driver import program
 from dpjax.models import CNN, ResNet20
 from dpjax.placement import shard
@@ -69,7 +69,7 @@ def programs() -> dict[str, Callable[[], Program]]:
 
     arrays = np.zeros(2, np.uint32), np.zeros(P, np.float32), *_records()
     return {
-        **{name: lambda name=name: _training(_example(name), _records()) for name in EVERY},
+        **{name: lambda name=name: _training(_example(name), _records()) for name in ALL},
         "fit of a CNN": lambda: _fitted(CNN(), (28, 28)),
         "fit of ResNet-20": lambda: _fitted(ResNet20(), (32, 32, 3)),
         "fit of attention": lambda: _fitted(_Attention(), (16, 32)),
@@ -105,7 +105,7 @@ def _records() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _example(name: str, **sizes: int) -> Any:
-    entry = EVERY[name]
+    entry = ALL[name]
     objective = dpjax.objectives.OBJECTIVES[entry.example.objective]()
     settings = {"data_size": N, "dimension": P} | entry.example.settings | sizes
     settings |= {} if entry.one_release else {"steps": STEPS}
@@ -290,7 +290,7 @@ def command(names: Sequence[str], devices: bool) -> int:
     if devices and has_compiler:
         print()
         _print(_DEVICES, ["---"] * len(_DEVICES))
-        for name, entry in EVERY.items():
+        for name, entry in ALL.items():
             if name in (names or known) and name not in FLOAT64 and not entry.one_release:
                 with as_on("tpu"):
                     wrong += _shared(name)
@@ -348,7 +348,7 @@ def _on_devices(name: str, count: int) -> tuple[float, str]:
     data: Any = jax.tree.map(lambda leaf: shape(leaf, cut), rows)
     if count > 1:
         data = shard.Spread(data, mesh, _MANY, padded=False)
-    if "batch_size" in EVERY[name].example.settings:
+    if "batch_size" in ALL[name].example.settings:
         sizes["batch_size"] = _MANY // 64
     start = jax.random.key(0), jnp.zeros(_WIDTH)
     algorithm, *start = jax.tree.map(shape, (_example(name, **sizes), *start))

@@ -14,7 +14,6 @@ import dpjax
 from dpjax import _durable
 from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm
-from dpjax.algorithms.base import recount_accountant
 from dpjax.cli import problem
 from dpjax.cli.problem import Setting
 from dpjax.reporting.facts import ITERATES
@@ -81,7 +80,6 @@ def result(
 ) -> dict[str, Any]:
     """Returns the whole result; under ``--repeats`` every per-run field is a list."""
     event, delta = setting.algorithm.event, setting.budget.delta
-    recount = recount_accountant(arguments.accountant)
     runs = arguments.repeats or 1
     together = Event(event.releases * runs, event.relation)
     statuses = np.vectorize(lambda code: dpjax.Status(code).name.lower())
@@ -89,7 +87,7 @@ def result(
         **header(arguments, setting),
         "unit": data.unit,
         "epsilon": solution.epsilon(delta),
-        "epsilon_all_repeats": epsilon(together, delta, event.relation, recount),
+        "epsilon_all_repeats": epsilon(together, delta, event.relation, arguments.accountant),
         "releasable": solution.releasable
         and not (arguments.exact or arguments.repeats or arguments.seed is not None),
         "noise": [release.to_json() for release in event.releases],

@@ -55,12 +55,7 @@ _OPTIONS: options.Options = {
         "type": options.Folder,
         "help": "save the run as it goes, or resume the run saved there; SECRET: it holds the key",
     },
-    "--memory-limit": {
-        "metavar": "SIZE",
-        "help": "leave the rows of an NPY, Parquet or uncompressed NPZ file on disk where they "
-        "need more, such as 2GB, and read them in chunks; scaled rows are kept in a file without a "
-        "name in the same folder, if it may be written to; the result is the same",
-    },
+    **options.MEMORY,
 }
 
 

@@ -17,9 +17,7 @@ from dpjax import _durable, _validate, diagnostics, plotting
 from dpjax._program import sha256
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax.accounting import PrivacyBudget, epsilon
-from dpjax.algorithms import ALGORITHMS, Algorithm
-from dpjax.algorithms.base import recount_accountant
-from dpjax.baselines import BASELINES, ONE_RELEASE
+from dpjax.algorithms import ALGORITHMS, ONE_RELEASE, Algorithm
 from dpjax.comparison import page
 from dpjax.comparison.results import Results, Row
 from dpjax.datasets import Dataset
@@ -28,7 +26,7 @@ from dpjax.driver.configuration import configuration
 from dpjax.objectives import OBJECTIVES, Objective
 from dpjax.oracles import GradientQuery, MinimizerQuery
 
-_FACTORIES = {**ALGORITHMS, **BASELINES, **ONE_RELEASE}
+_FACTORIES = {**ALGORITHMS, **ONE_RELEASE}
 _KEY, _STARTS = 2020, 4
 # A Hessian of so many rows keeps every core busy: seeds then gain nothing from vmap.
 _BUSY_ROWS = 100_000
@@ -245,7 +243,7 @@ def _train(algorithm: Algorithm, examples: PyTree, keys: Array) -> Array:
 
 
 def _costs(algorithm: Algorithm) -> dict[str, float]:
-    accountant, declared = recount_accountant(algorithm.accountant), algorithm.declared
+    accountant, declared = algorithm.accountant, algorithm.declared
     spent = epsilon(algorithm.event, float(declared.delta), algorithm.relation, accountant)
     passes = algorithm.evaluations.declared / algorithm.queries[0].data_size
     return {"steps": float(algorithm.steps), "passes": float(passes),

@@ -5,6 +5,7 @@ from dpjax.datasets.check import CheckReport, check
 from dpjax.datasets.labels import encode_labels
 from dpjax.datasets.loaders import DatasetInfo, describe, load
 from dpjax.datasets.registry import COVTYPE_RANGES, RANDHIE_RANGES
+from dpjax.datasets.scaled import write
 from dpjax.datasets.schema import Schema
 from dpjax.datasets.synthetic import Planted, planted_phases, sparse_high_dimensional
 from dpjax.datasets.template import template
@@ -27,4 +28,5 @@ __all__ = [
     "planted_phases",
     "sparse_high_dimensional",
     "template",
+    "write",
 ]

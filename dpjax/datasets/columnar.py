@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._files import SourceFile
-from dpjax.datasets.arrow import arrow_cells
-from dpjax.datasets.cells import Kind, kind_of, stated, to_numbers
+from dpjax.datasets.cells import Kind, arrow_cells, kind_of, stated, to_numbers
 from dpjax.datasets.csv_files import check_unique
+from dpjax.datasets.rows import Rows, SourceFile
 from dpjax.datasets.source import Source
-from dpjax.placement.stream import Rows
 
 _LOCAL_HEADER = 30  # bytes of a ZIP member's own header, before its name
 
@@ -43,7 +41,6 @@ class Matrix(Source):
         if array.dtype.kind in "USTO":  # it may hold numbers and words, as a CSV does
             self.kinds |= dict.fromkeys(self._places, Kind.MIXED)
         self.size = array.shape[0]
-        self.source_file = getattr(array, "source_file", None)
 
     def at(
         self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
@@ -97,7 +94,7 @@ class ParquetFile(Source):
             held = parquet.ParquetFile(path)
         except ArrowInvalid as error:
             raise ValueError(f"{str(path)!r} is not a Parquet file: {error}.") from None
-        self.source_file = self._file = SourceFile(path)
+        self._file = SourceFile(path)
         self.where, self.names = repr(str(path)), tuple(held.schema_arrow.names)
         check_unique(self.where, self.names)
         self.stated = {field.name: stated(field) for field in held.schema_arrow}

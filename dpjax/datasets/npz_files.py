@@ -10,9 +10,10 @@ import numpy as np
 from dpjax.datasets.archives import DAMAGED
 from dpjax.datasets.columnar import Matrix, mapped_member
 from dpjax.datasets.csv_files import few
+from dpjax.datasets.rows import Rows
 from dpjax.datasets.source import Opened
-from dpjax.placement.stream import Rows
 
+DECLARED = "dpjax.json"  # the member that tells a file of scaled rows from a table
 # Names of the arrays of an NPZ: features, labels, features and labels for testing.
 _NAMES = (
     ("x", "y", "test_x", "test_y"),
@@ -84,6 +85,11 @@ def _read(
 
 
 def _check_held(path: pathlib.Path, held: Sequence[str], *names: str) -> None:
+    if DECLARED in held:
+        raise ValueError(
+            f"{str(path)!r} holds scaled rows, which dpjax.datasets.load reads: here give the "
+            "table that they were made of."
+        )
     roles = ("the features", "the labels (label=... names another)")
     for name, role in zip(names, roles, strict=False):
         if name not in held:

@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpjax._files import SourceFile
 from dpjax.datasets.cells import Kind, to_numbers
 
 ROWS_AT_ONCE = (
@@ -22,7 +21,6 @@ class Source:
       kinds: how each is stored.
       stated: the name of its dtype, "" where a file states none.
       size: number of records.
-      source_file: the file they are read from; None where they are in memory.
     """
 
     where: str
@@ -30,7 +28,6 @@ class Source:
     kinds: Mapping[str, Kind]
     stated: Mapping[str, str]
     size: int
-    source_file: SourceFile | None = None
 
     def at(
         self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()

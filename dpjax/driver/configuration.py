@@ -16,8 +16,8 @@ import optax
 from dpjax._program import CallsPython, sha256, trace
 from dpjax._typing import Array, Params, PyTree
 from dpjax.algorithms import Algorithm
+from dpjax.algorithms.base import proximal
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import proximal
 from dpjax.objectives import LossOfScores, Objective, margin
 from dpjax.objectives.regularizers import PENALTIES
 

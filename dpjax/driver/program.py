@@ -16,7 +16,6 @@ from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.loop import Carry, advance, bind_training, finish, start
 from dpjax.driver.prepare import prepare
 from dpjax.mechanisms.used_keys import claimed
-from dpjax.oracles import prepare_on_disk
 from dpjax.placement.shard import everywhere, here
 from dpjax.placement.stream import finished
 from dpjax.results.solution import Solution
@@ -153,8 +152,6 @@ def _trained(
     assert training.key is not None
     with training.reading(), claimed(training.key, ADVICE):
         records = training.records
-        if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
-            records = prepare_on_disk(algorithm.queries[0], records, int(algorithm.steps))
         start_at = everywhere((training.key, training.params), records)
         found, solution = here(
             program(algorithm, records, *start_at, *more, **training.unit_of_privacy)

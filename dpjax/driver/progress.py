@@ -1,10 +1,8 @@
 """``run``: the same training from the host, with a progress bar."""
 
 import bisect
-import contextlib
 import dataclasses
 import functools
-import math
 import os
 import time
 import warnings
@@ -20,13 +18,11 @@ from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.display.bar import Bar
 from dpjax.driver import loop, resume
-from dpjax.driver.asking import bind_records, bind_with_key
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.prepare import Training, prepare, starting_point
 from dpjax.mechanisms.used_keys import claimed
-from dpjax.oracles import prepare_on_disk
 from dpjax.placement.shard import everywhere, here
-from dpjax.placement.stream import Streamed, served
+from dpjax.placement.stream import served
 from dpjax.results.solution import Solution
 
 # How often the bar moves at least; each is one more entry into the compiled loop.
@@ -133,7 +129,6 @@ def _walked(
 ) -> loop.Carry:
     """Returns the carry after the last step; after each piece it is saved, shown and looked at."""
     shown = progress if training.team.leads else False
-    bound, records = _prepared(bound, carry, training.records, shown)
     steps = int(bound.algorithm.steps)
     watched = _Watched(bound.algorithm, watch)
     begun = time.monotonic()
@@ -144,7 +139,7 @@ def _walked(
             carry = _advance(bound, carry, until)
             done = int(carry.step)
             journal.save(carry)
-            bar.update(done, watched.words(carry) + _rate(records, begun))
+            bar.update(done, watched.words(carry) + _rate(training.records, begun))
     return carry
 
 
@@ -166,27 +161,6 @@ def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
 def _start(algorithm: Algorithm, examples: PyTree, key: Array, params: Params):
     bound = loop.bind_training(algorithm, examples, key, params)
     return bound, loop.start(bound, params)
-
-
-def _prepared(bound: loop.Bound, carry: loop.Carry, records: PyTree, shown: bool | None):
-    """Returns the records, and ``bound`` with them, prepared on disk if enough steps are left."""
-    algorithm = bound.algorithm
-    if not isinstance(records, Streamed) or _is_done(algorithm, carry.state):
-        return bound, records
-    left = int(algorithm.steps) - int(carry.step)
-    with contextlib.ExitStack() as stack:
-
-        @functools.cache
-        def bar() -> Bar:
-            return stack.enter_context(Bar("Preparing the records", 100, shown=shown, keep=False))
-
-        def report(fraction: float) -> None:
-            bar().update(math.floor(100 * fraction))
-
-        prepared = prepare_on_disk(algorithm.queries[0], records, left, report)
-    if prepared is records:
-        return bound, records
-    return bind_with_key(algorithm, bind_records(algorithm, prepared), bound.key), prepared
 
 
 def _rate(records: PyTree, begun: float) -> str:
@@ -232,4 +206,3 @@ class _Watched:
 
 _output = jax.jit(lambda algorithm, state: algorithm.output(state))
 _advance = jax.jit(loop.advance)
-_is_done = jax.jit(lambda algorithm, state: algorithm.done(state))

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Loss, Params
+from dpjax.datasets.rows import Rows
 from dpjax.objectives.linear import LinearLoss, Margin, Signs
 from dpjax.objectives.proximal import prox_zero
 from dpjax.objectives.regularizers import PENALTIES
 from dpjax.objectives.units import REDUCTIONS, UnitLoss
-from dpjax.placement.stream import Rows
 
 Regularizer = Callable[[Params], Array]
 

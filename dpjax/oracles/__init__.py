@@ -12,7 +12,7 @@ from dpjax.oracles.minimizer import MinimizerQuery, iterations_of
 from dpjax.oracles.newton import NewtonQuery
 from dpjax.oracles.objective import ObjectiveQuery
 from dpjax.oracles.once import only_where
-from dpjax.oracles.records import bind, check_examples, check_query, prepare_on_disk
+from dpjax.oracles.records import bind, check_examples, check_query
 from dpjax.oracles.score import ScoreQuery, Scores
 from dpjax.oracles.selection import SelectionQuery
 from dpjax.oracles.setting import Setting
@@ -58,7 +58,6 @@ __all__ = [
     "iterations_of",
     "only_where",
     "poisson_sampler",
-    "prepare_on_disk",
     "single_passes",
     "zeros",
 ]

@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +10,12 @@ from jax.core import Tracer
 
 from dpjax._typing import Params, PyTree
 from dpjax._wide import on_device
-from dpjax.derivatives import linear_scratch
 from dpjax.derivatives.linear import records, units
 from dpjax.objectives.linear import ONE_LABEL, LinearLoss
 from dpjax.objectives.units import UnitLoss, is_grouped
 from dpjax.oracles.base import Query, Records
 from dpjax.placement.shard import Spread, length, shares
 from dpjax.placement.stream import Streamed
-
-# To write prepared records takes as long as two passes that scale and prepare them.
-_PASSES = 3
 
 
 def bind(query: Query, examples: PyTree) -> Records:
@@ -47,28 +42,6 @@ def bind(query: Query, examples: PyTree) -> Records:
     if isinstance(examples, Streamed):
         return records.streamed(examples, width, linear.labels)
     return prepare(examples)
-
-
-def prepare_on_disk(
-    query: Query,
-    examples: PyTree,
-    answers: int,
-    report: Callable[[float], None] = lambda fraction: None,
-) -> PyTree:
-    """Returns examples for ``bind``, prepared once in a scratch file where that saves passes.
-
-    Only records that are streamed, and scaled on their way from disk, are. Outside ``jit`` alone.
-
-    ``answers`` is their planned number; ``report`` is called with the fraction done, up to 1.
-
-    Privacy: raw data, in a file that the system deletes with the process.
-    """
-    linear = query.objective.linear
-    if not (isinstance(examples, Streamed) and query.closed_form and linear is not None):
-        return examples
-    if answers * max(1, query.gradients_per_record) < _PASSES:
-        return examples
-    return linear_scratch.prepare_on_disk(examples, linear.labels, report)
 
 
 def _units(query: Query, examples: PyTree) -> Records:

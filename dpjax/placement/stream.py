@@ -4,7 +4,6 @@ A program asks for rows by a callback, and the next chunk is read while it works
 """
 
 import contextlib
-import dataclasses
 import itertools
 import logging
 import sys
@@ -18,89 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from dpjax._files import MappedFile, Scratch, SourceFile, is_mapped
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
+from dpjax.datasets.rows import Rows
 
 # References to an array that is in a list alone.
 _UNUSED = max(map(sys.getrefcount, [np.empty(1)]))
-
-
-class Rows:
-    """An array-like whose rows are read when they are asked for: ``rows[5:9]``, ``rows[indices]``.
-
-    Args:
-      source: what gives rows for a slice or an array of indices: a memory map, or an object with
-        ``shape`` and ``dtype``.
-      function: maps each row by itself; identity by default.
-      shape: of one row after it.
-      dtype: after it.
-
-    Attributes:
-      source_file: from which the rows come in the end, if from one.
-
-    Privacy: raw data.
-    """
-
-    def __init__(
-        self,
-        source: Any,
-        function: Callable[[np.ndarray], np.ndarray] | None = None,
-        shape: tuple[int, ...] | None = None,
-        dtype: Any = None,
-    ):
-        self._source, self._function = source, function
-        self.shape: tuple[int, ...] = (
-            source.shape[0],
-            *(source.shape[1:] if shape is None else shape),
-        )
-        self.dtype = np.dtype(source.dtype if dtype is None else dtype)
-        self._file = MappedFile(source) if is_mapped(source) else None
-        held = source if self._file is None else self._file
-        self.source_file: SourceFile | None = getattr(held, "source_file", None)
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Size of all rows."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
-        if self._file is not None:
-            rows = self._file.rows(index)
-        else:
-            # A function may work in place. Those of other ``Rows`` are nobody else's.
-            rows = np.array(self._source[index], copy=not isinstance(self._source, Rows) or None)
-        return rows if self._function is None else self._function(rows)
-
-    @property
-    def computed_from(self) -> SourceFile | None:
-        """The file whose rows are mapped or decoded; None for bytes of a file, or of memory."""
-        return None if self._file is not None and self._function is None else self.source_file
-
-    def read(self, start: int, out: np.ndarray) -> int:
-        """Fills ``out`` with the rows from ``start`` on; returns how many there are."""
-        rows = min(len(out), max(self.shape[0] - start, 0))
-        plain = self._file is not None and self._function is None and out.dtype == self.dtype
-        if plain and self._file.in_order:  # pyright: ignore[reportOptionalMemberAccess]
-            self._file.read(start, out[:rows])  # pyright: ignore[reportOptionalMemberAccess]
-        else:
-            out[:rows] = self[start : start + rows]
-        return rows
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        del copy
-        return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
-
-    def __repr__(self) -> str:
-        # Without the number of rows, which may be private.
-        return f"Rows(row={self.shape[1:]}, dtype={self.dtype})"
 
 
 @pytree_dataclass
@@ -109,14 +30,12 @@ class Streamed:
 
     Args:
       token: int32 (1,), which reader serves them, so that one program serves all.
-      prepared: the same records in the form that their sums read, where they were prepared once.
     """
 
     token: Array
     kinds: tuple[tuple[tuple[int, ...], str], ...] = static()
     structure: Any = static()
     size: int = static()
-    prepared: "Streamed | None" = None
 
     @property
     def shapes(self) -> PyTree:
@@ -149,30 +68,16 @@ class Streamed:
 
 
 class _Reader:
-    """Reads chunks in order, one ahead; on the host.
+    """Reads chunks in order, one ahead; on the host."""
 
-    Args:
-      scratches: files that hold the rows already, in place of leaves, of which the shapes count.
-    """
-
-    def __init__(
-        self,
-        leaves: Sequence[Any],
-        dtypes: Sequence[Any],
-        structure: Any,
-        scratches: Sequence[Scratch] | None = None,
-    ):
+    def __init__(self, leaves: Sequence[Rows], dtypes: Sequence[Any], structure: Any):
         self._leaves, self._dtypes, self.structure = leaves, dtypes, structure
-        self._scratches: Sequence[Scratch | None] = scratches or [
-            _scratch(*both) for both in zip(leaves, dtypes, strict=True)
-        ]
         self.size = leaves[0].shape[0]
         self._ahead: dict[tuple[int, int], Future] = {}
         self._pools: dict[int, list[list[np.ndarray]]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dpjax-records")
         self.failed: BaseException | None = None
         self.served = 0
-        self.beside: list[int] = []  # tokens of readers that are closed with this one
 
     @property
     def kinds(self) -> tuple[tuple[tuple[int, ...], str], ...]:
@@ -180,27 +85,11 @@ class _Reader:
         both = zip(self._leaves, self._dtypes, strict=True)
         return tuple((tuple(leaf.shape[1:]), str(dtype)) for leaf, dtype in both)
 
-    @property
-    def computed_from(self) -> SourceFile | None:
-        """The one file from which all leaves come, if some of them are mapped or decoded."""
-        computed = next(filter(None, (leaf.computed_from for leaf in self._leaves)), None)
-        files = (leaf.source_file for leaf in self._leaves)
-        same = all(file and computed and file.path == computed.path for file in files)
-        return computed if same else None
-
-    def rest(self) -> None:
-        """Forgets what was read ahead and counted, and frees the memory for it."""
-        self._ahead.clear()
-        self._pools.clear()
-        self.served = 0
-
     def chunk(self, start: int, rows: int) -> PyTree:
         """Returns rows from ``start`` on, and begins to read those that come next."""
         found = self._ahead.pop((start, rows), None) or self._read_later(start, rows)
         self._ahead.clear()
         leaves = self._kept(found.result)
-        if any(self._scratches):
-            self._thread.submit(self._offer, start, leaves)
         # After the last chunk comes the first, of the next pass.
         follows = start + rows if start + rows < self.size else 0
         self._ahead[follows, rows] = self._read_later(follows, rows)
@@ -225,24 +114,16 @@ class _Reader:
 
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
-        for scratch in filter(None, self._scratches):
-            scratch.close()
 
     def _read_later(self, start: int, rows: int) -> Future:
         return self._thread.submit(self._read, start, rows)
 
     def _read(self, start: int, rows: int) -> list[np.ndarray]:
         found = self._unused(rows)
-        for leaf, scratch, out in zip(self._leaves, self._scratches, found, strict=True):
-            source = scratch if scratch is not None and scratch.complete else leaf
+        for leaf, out in zip(self._leaves, found, strict=True):
             with np.errstate(all="ignore"):
-                out[source.read(start, out) :] = 0
+                out[leaf.read(start, out) :] = 0
         return found
-
-    def _offer(self, start: int, found: list[np.ndarray]) -> None:
-        for scratch, rows in zip(self._scratches, found, strict=True):
-            if scratch is not None:
-                scratch.offer(start, rows)
 
     def _unused(self, rows: int) -> list[np.ndarray]:
         """Memory for so many rows that nobody refers to: new memory costs as much as reading."""
@@ -260,11 +141,6 @@ class _Reader:
         except BaseException as error:
             self.failed = error
             raise
-
-
-def _scratch(leaf: Rows, dtype: Any) -> Scratch | None:
-    source = leaf.computed_from
-    return None if source is None else Scratch(source, leaf.shape, dtype)
 
 
 _READERS: dict[int, _Reader] = {}
@@ -306,57 +182,16 @@ def stream(examples: PyTree) -> Streamed:
     leaves, structure = jax.tree.flatten(examples)
     leaves = [leaf if isinstance(leaf, Rows) else Rows(leaf) for leaf in leaves]
     dtypes = [jax.dtypes.canonicalize_dtype(leaf.dtype) for leaf in leaves]
-    return _streamed(_Reader(leaves, dtypes, structure))
-
-
-def _streamed(reader: _Reader) -> Streamed:
+    reader = _Reader(leaves, dtypes, structure)
     with _LOCK:
         token = next(_TOKENS) % 2**31
         _READERS[token] = reader
     return Streamed(jnp.array([token], jnp.int32), reader.kinds, reader.structure, reader.size)
 
 
-def computed_from(records: Streamed) -> SourceFile | None:
-    """Returns the file from which records are mapped or decoded.
-
-    None where they are read as they are, or where some lie elsewhere.
-    """
-    return _READERS[int(records.token[0])].computed_from
-
-
-def chunks(records: Streamed, rows: int) -> Iterator[tuple[int, PyTree]]:
-    """Yields where each chunk of ``rows`` records begins, and the chunk as ``Streamed.chunk``.
-
-    Not counted in ``served``.
-    """
-    reader = _READERS[int(records.token[0])]
-    try:
-        for start in range(0, records.size, rows):
-            yield start, reader.chunk(start, rows)
-    finally:
-        reader.rest()
-
-
-def with_prepared(records: Streamed, prepared: PyTree, scratches: Sequence[Scratch]) -> Streamed:
-    """Returns ``records`` with their prepared form, which ``reading`` closes with them.
-
-    Each of ``scratches`` holds a leaf of it, whose shapes and dtypes ``prepared`` gives.
-    """
-    leaves, structure = jax.tree.flatten(prepared)
-    dtypes = [leaf.dtype for leaf in leaves]
-    held = _streamed(_Reader(leaves, dtypes, structure, scratches))
-    _READERS[int(records.token[0])].beside.append(int(held.token[0]))
-    return dataclasses.replace(records, prepared=held)
-
-
 def served(records: PyTree) -> int:
     """Returns how many records passes have read so far; 0 where none are streamed."""
-    if not isinstance(records, Streamed):
-        return 0
-    if records.prepared is None:
-        return _READERS[int(records.token[0])].served
-    per_row = -(-records.size // records.prepared.size)
-    return per_row * _READERS[int(records.prepared.token[0])].served
+    return _READERS[int(records.token[0])].served if isinstance(records, Streamed) else 0
 
 
 def finished(records: PyTree, result: PyTree) -> None:
@@ -386,14 +221,12 @@ def reading(records: PyTree) -> Iterator[None]:
     if not isinstance(records, Streamed):
         yield
         return
-    first = int(records.token[0])
+    token = int(records.token[0])
     try:
         with _quiet():
             yield
     except Exception as error:  # of a class that depends on when JAX notices
-        readers = [_READERS[token] for token in (first, *_READERS[first].beside)]
-        failed = next((reader.failed for reader in readers if reader.failed is not None), None)
-        if failed is None:
+        if (failed := _READERS[token].failed) is None:
             raise
         raise OSError(
             f"the records could not be read: {failed} What was begun is spent; with a checkpoint "
@@ -401,5 +234,4 @@ def reading(records: PyTree) -> Iterator[None]:
         ) from error
     finally:
         with _LOCK:
-            for token in (first, *_READERS[first].beside):
-                _READERS.pop(token).close()
+            _READERS.pop(token).close()

@@ -275,15 +275,9 @@ def _declared(facts: Facts) -> Iterator[Html]:
         rows.append(["label", f"classes {', '.join(map(str, scale.classes))}"])
     if scale.label_bounds is not None:
         rows.append(["label", f"a number from {_range(scale.label_bounds)}"])
-    if scale.encoders is not None:
-        rows += [[column.name, _declaration(column.declaration())] for column in scale.encoders]
-    elif scale.bounds is not None:
-        rows += [
-            [name, f"from {_range(pair)}"]
-            for name, pair in zip(scale.columns, scale.bounds, strict=True)
-        ]
-    else:
-        rows += [[name, "used unchanged"] for name in scale.columns]
+    for column in scale.encoders:
+        declared = column.declaration()
+        rows.append([column.name, _declaration(declared) if declared else "used unchanged"])
     if scale.intercept:
         rows.append(["intercept", "a feature that is 1 in every record"])
     yield table(["column", "declared"], rows)

@@ -12,7 +12,6 @@ from dpjax.accounting import Event, epsilon
 from dpjax.accounting.noise_draws import charge
 from dpjax.accounting.wording import LOSSES, LawWords, ceil
 from dpjax.algorithms import Algorithm
-from dpjax.algorithms.base import recount_accountant
 from dpjax.datasets.labels import Classes, null_labels
 from dpjax.display import cards
 from dpjax.objectives.units import UnitLoss
@@ -32,12 +31,10 @@ _NEIGHBOURS: dict[Relation, str] = {
 _ACCOUNTANTS = {
     "pld": "exact composition of Gaussian mechanisms, in closed form",
     "rdp": "Renyi accounting (dp-accounting {dp_accounting})",
-    "paper": "noise from the paper's formula; epsilon recomputed by exact Gaussian composition",
 }
 _SAMPLED_ACCOUNTANTS = {
     **_ACCOUNTANTS,
     "pld": LOSSES,
-    "paper": f"noise from the paper's formula; epsilon recomputed by {LOSSES}",
 }
 _REPRODUCIBLE = (
     "NOT FOR RELEASE: reproducible noise. Its key comes, or may come, from a seed, and anyone who\n"
@@ -139,7 +136,7 @@ def statement(
     """
     event = algorithm.event
     delta = float(algorithm.declared.delta)
-    accountant = recount_accountant(algorithm.accountant)
+    accountant = algorithm.accountant
     spent = epsilon(event, delta, algorithm.relation, accountant)
     drawn = ""
     if event.noise_draws:

@@ -16,12 +16,12 @@ from dpjax._typing import Params
 from dpjax.accounting import Event, Release, epsilon
 from dpjax.accounting.wording import ceil
 from dpjax.algorithms import ErrorBars
-from dpjax.algorithms.base import Status, recount_accountant
-from dpjax.algorithms.cards import noise_words
+from dpjax.algorithms.base import Status
+from dpjax.algorithms.card import noise_words
 from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
-from dpjax.datasets.schema import column_of
+from dpjax.datasets.scaled import fields_of, preprocessing_of
 from dpjax.display.cards import Card, HasCard, printable
 from dpjax.results.answers import ANSWERS
 from dpjax.results.description import Description
@@ -29,7 +29,7 @@ from dpjax.results.guarantee import Guarantee, split_warning
 from dpjax.results.prediction import Predictions, Score, score_of
 from dpjax.results.solution import Solution
 
-_FORMAT = "dpjax-solution-4"
+_FORMAT = "dpjax-solution-5"
 # Recounting takes up to a third of a second for each release of another kind, and longer for counts
 # beyond these, which no training reaches.
 _MOST_RELEASES, _MOST_ANSWERS = 128, 10**8
@@ -168,10 +168,10 @@ def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
         "certified_params": serialization.to_state_dict(_host(solution.certified_params)),
         "releases": json.dumps([release.to_fields() for release in event.releases]),
         "relation": event.relation,
-        "accountant": recount_accountant(solution.algorithm.accountant),
+        "accountant": solution.algorithm.accountant,
         "text": str(solution.guarantee()),
-        "preprocessing": json.dumps(_fields(solution.preprocessing)),
-        "score": json.dumps(_fields(score_of(solution.algorithm.objective))),
+        "preprocessing": json.dumps(fields_of(solution.preprocessing)),
+        "score": json.dumps(dataclasses.asdict(score_of(solution.algorithm.objective))),
         "error_bars": None if bars is None else _host(dataclasses.asdict(bars)),
         **jax.tree.map(float, {name: getattr(solution, name) for name in ANSWERS}),
         "description": json.dumps(solution.description._asdict()),
@@ -263,26 +263,8 @@ def _recounted(event: Event, delta: float, accountant: str) -> float:
     return epsilon(event, delta, event.relation, accountant)
 
 
-def _fields(value: Preprocessing | Score | None) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if fields.get("encoders") is not None:
-        fields["encoders"] = [(column.name, column.declaration()) for column in fields["encoders"]]
-    return fields
-
-
 def _prediction(content: dict[str, Any]) -> dict[str, Any]:
-    held = json.loads(content["preprocessing"])
-    if held is not None:
-        # JSON knows no tuples, and a preprocessing is compared and hashed by them.
-        for name in ("columns", "classes", "label_bounds"):
-            held[name] = None if held[name] is None else tuple(held[name])
-        if held["bounds"] is not None:
-            held["bounds"] = tuple(map(tuple, held["bounds"]))
-        if held["encoders"] is not None:
-            held["encoders"] = tuple(column_of(*declared) for declared in held["encoders"])
-        held = Preprocessing(**held)
+    held = preprocessing_of(json.loads(content["preprocessing"]))
     return {"preprocessing": held, "score": Score(**json.loads(content["score"]))}
 
 

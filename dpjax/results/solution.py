@@ -12,8 +12,7 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event
 from dpjax.accounting.wording import ceil
 from dpjax.algorithms import Algorithm, Certificate, ErrorBars, Status
-from dpjax.algorithms.accounted import check_on_host, for_each
-from dpjax.algorithms.cards import REPRODUCIBLE, noise_words, of_event
+from dpjax.algorithms.card import REPRODUCIBLE, check_on_host, for_each, noise_words, of_event
 from dpjax.datasets import Preprocessing
 from dpjax.display.cards import Card, HasCard, number
 from dpjax.results import guarantee as _guarantee

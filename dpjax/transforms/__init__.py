@@ -10,12 +10,13 @@ from dpjax.transforms.aggregate import ClippingTransformation, clip_and_sum, div
 from dpjax.transforms.alias import noisy_adam, noisy_sgd, noisy_stagewise_sgd
 from dpjax.transforms.checks import check_no_multi_steps, check_optimizer, holds_noise
 from dpjax.transforms.gaussian import add_gaussian_noise, noisy_mean
-from dpjax.transforms.momentum import EarlyMomentumState, check_on_steps, early_momentum
 from dpjax.transforms.noise import NoiseState, NoiseTransformation, add_ball_noise, add_tree_noise
-from dpjax.transforms.schedules import (
+from dpjax.transforms.stages import (
+    EarlyMomentumState,
     StageSteps,
+    check_on_steps,
     check_stages,
-    inverse_power,
+    early_momentum,
     stage_of,
     stagewise,
     updates_in,
@@ -41,7 +42,6 @@ __all__ = [
     "early_momentum",
     "gradient_multiplier",
     "holds_noise",
-    "inverse_power",
     "next_clip_norm",
     "noisy_adam",
     "noisy_mean",

@@ -15,7 +15,7 @@ from dpjax.mechanisms.noise import Gaussian
 from dpjax.sampling import Sampler
 from dpjax.transforms.aggregate import check_rows, clipped_sum
 from dpjax.transforms.checks import check_updates
-from dpjax.transforms.draws import Draws
+from dpjax.transforms.gaussian import Draws
 from dpjax.transforms.noise import (
     NoiseState,
     NoiseTransformation,

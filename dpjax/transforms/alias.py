@@ -1,6 +1,6 @@
 """Optimizers in one line: noisy means, then SGD, Adam or the steps of DPageEM, as one chain.
 
-Each knows its event, and takes the noise as it is given; ``dpjax.baselines.dp_sgd``,
+Each knows its event, and takes the noise as it is given; ``dpjax.dp_sgd``,
 ``dpjax.dp_adam`` and ``dpjax.dpagem`` are whole trainings, calibrated to a budget.
 """
 
@@ -14,9 +14,8 @@ from dpjax import _validate
 from dpjax._typing import Params
 from dpjax._wide import at_least_float32
 from dpjax.transforms.gaussian import Mean, noisy_mean
-from dpjax.transforms.momentum import early_momentum
 from dpjax.transforms.noise import NoiseTransformation
-from dpjax.transforms.schedules import StageSteps, stagewise
+from dpjax.transforms.stages import StageSteps, early_momentum, stagewise
 
 
 def noisy_sgd(

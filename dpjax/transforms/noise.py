@@ -17,7 +17,6 @@ from dpjax.mechanisms.noise import Ball, Noise, Prefix
 from dpjax.mechanisms.used_keys import claim
 from dpjax.sampling import FullBatch, Sampler, SinglePass
 from dpjax.transforms.checks import check_callers, check_updates
-from dpjax.transforms.draws import event_of
 
 # What to do about a key that a training or another chain has claimed.
 _ADVICE = (
@@ -118,6 +117,28 @@ def adding(
         return add(state, updates), NoiseState(state.key, state.taken + 1)
 
     return NoiseTransformation(init, update, event)
+
+
+def event_of(
+    name: str, count: int, *, sampler: Sampler, relation: Relation, sensitivity: float, **own: Any
+) -> Event:
+    """Returns what ``count`` noisy updates release; all events of chains are built here.
+
+    ``sensitivity`` is what the noise multiplier is relative to, in the units of ``components``;
+    ``own`` are ``noise_multiplier``, ``noise_draws``, ``components``, and what else
+    ``Sampler.released`` takes.
+
+    Raises:
+      ValueError: if the sampler has no accounting for the noise or under the relation.
+
+    >>> from dpjax.sampling import full_batch
+    >>> sampler = full_batch(10)
+    >>> event = event_of("updates", 4, sampler=sampler, relation="zero_out", sensitivity=1.0,
+    ...     noise_multiplier=2.0, components=(("updates", 2.0),))
+    >>> event.gaussian_mu
+    1.0
+    """
+    return Event((sampler.released(name, count, sensitivity=sensitivity, **own),), relation)
 
 
 def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:

@@ -62,10 +62,6 @@ def _values(name: str, values: Any) -> list[Any]:
 def default_settings(grid: Mapping[str, Sequence[Any]], name: str) -> dict[str, list[Any]]:
     """Returns the grid that a registry row declares for its algorithm.
 
-    Args:
-      grid: ``Entry.grid``.
-      name: of the algorithm, for the error.
-
     Raises:
       ValueError: if it declares none.
 

@@ -8,8 +8,8 @@ import numpy as np
 from dpjax._typing import Params, Relation, pytree_dataclass, static
 from dpjax.accounting import Event, SearchRelease
 from dpjax.algorithms import Algorithm
-from dpjax.algorithms.accounted import Accounted
 from dpjax.algorithms.base import Declared
+from dpjax.algorithms.card import AlgorithmBase
 from dpjax.display.cards import Card, HasCard, card_of
 from dpjax.driver import Solution
 from dpjax.oracles import Evaluations
@@ -17,7 +17,7 @@ from dpjax.results.guarantee import Guarantee
 
 
 @pytree_dataclass
-class Searched(Accounted):
+class Searched(AlgorithmBase):
     """The algorithm of the training that a search released; its event is that of the search.
 
     Args:

@@ -141,11 +141,7 @@ class StreamedLinear:
             here = first + jnp.arange(rows) < self.rows.size
             return in_blocks(x, y, here, self.labels, size)
 
-        if self.rows.prepared is None:
-            parts = compute_once(blocks, computed)
-        else:
-            parts = self.rows.prepared.chunk(blocks.start, blocks.fresh.shape[0])
-        directions, radius, label = parts
+        directions, radius, label = compute_once(blocks, computed)
         prepared = PreparedLinear(directions, radius, self.width, label)
         return prepared.of_unit_length() if self.scaled else prepared
 

@@ -10,44 +10,34 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, gumbel_multiplier, round_up
 from dpjax.algorithms import base
+from dpjax.algorithms.base import StepInfo, proximal
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
-from dpjax.algorithms.common import proximal
 from dpjax.algorithms.gradient_descent import (
     default_step_size,
     noise_bounds,
-    paper_multiplier,
     theory_steps,
 )
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, Query, SelectionQuery
 
 
-class State(NamedTuple):
+class SelectedState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
-    taken: Array
-    points: Params
+    count: Array
+    candidates: Params
     """Candidates: iterates along the way, stacked."""
     gradients: Params
     """The noisy gradients that were asked there, without the regularizer."""
     norms: Array
     """Norms of these gradients with the regularizer."""
-    chosen: Array
+    selected: Array
     """Place of the selected candidate; known after the last step."""
 
 
-class Info(NamedTuple):
-    """What a person watches; all of it released."""
-
-    gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, before the step."""
-    step_norm: Array
-    """Length of the step taken."""
-
-
 @pytree_dataclass
-class SelectedGradientDescent(base.Planned):
+class SelectedGradientDescent(base.Algorithm):
     """Configuration; made by ``dp_gradient_descent_with_selection``."""
 
     query: GradientQuery
@@ -75,13 +65,13 @@ class SelectedGradientDescent(base.Planned):
         selected = [] if self.selection is None else [self.selection.event(1)]
         return compose([self.query.event(int(self.steps)), *selected])
 
-    def init(self, params: Params) -> State:
+    def init(self, params: Params) -> SelectedState:
         room, wide = self.candidates, widen(params)
 
         def stacked(leaf: Array) -> Array:
             return jnp.zeros((room, *leaf.shape), leaf.dtype)
 
-        return State(
+        return SelectedState(
             params,
             jnp.zeros((), jnp.int32),
             jax.tree.map(stacked, params),
@@ -90,7 +80,9 @@ class SelectedGradientDescent(base.Planned):
             jnp.zeros((), jnp.int32),
         )
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(
+        self, key: Array, state: SelectedState, ask: base.Ask
+    ) -> tuple[SelectedState, StepInfo]:
         del key
         gradient = ask(self.query, state.params)
         whole = self.objective.regularize_gradient(gradient, widen(state.params))
@@ -98,14 +90,14 @@ class SelectedGradientDescent(base.Planned):
         # Candidates are spread evenly: of every span of steps the last one stays.
         horizon = jnp.minimum(jnp.asarray(self.steps, jnp.int32), self.max_steps)
         filled = jnp.minimum(self.candidates, horizon)
-        place = state.taken * filled // horizon
+        index = state.count * filled // horizon
 
         def put(every: Array, new: Array) -> Array:
-            return every.at[place].set(new.astype(every.dtype))
+            return every.at[index].set(new.astype(every.dtype))
 
-        points = jax.tree.map(put, state.points, state.params)
+        points = jax.tree.map(put, state.candidates, state.params)
         norms = put(state.norms, norm)
-        last = state.taken + 1 == horizon
+        last = state.count + 1 == horizon
         if self.selection is None:
             # One that is NaN is none.
             known = (jnp.arange(self.candidates) < filled) & (norms >= 0)
@@ -119,22 +111,22 @@ class SelectedGradientDescent(base.Planned):
         )
         gradients = jax.tree.map(put, state.gradients, gradient)
         return (
-            State(params, state.taken + 1, points, gradients, norms, chosen),
-            Info(norm, self.step_size * norm),
+            SelectedState(params, state.count + 1, points, gradients, norms, chosen),
+            StepInfo(norm, self.step_size * norm),
         )
 
-    def output(self, state: State) -> Params:
-        return jax.tree.map(lambda every: every[state.chosen], state.points)
+    def output(self, state: SelectedState) -> Params:
+        return jax.tree.map(lambda every: every[state.selected], state.candidates)
 
     def certify(
-        self, key: Array, state: State, ask: base.Ask, unit_rows: bool
+        self, key: Array, state: SelectedState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         """Returns the bound on the gradient norm at the output, for all candidates at once."""
         del key, ask
         if not self.certified:
             return None, None
         output = self.output(state)
-        gradient = jax.tree.map(lambda every: every[state.chosen], state.gradients)
+        gradient = jax.tree.map(lambda every: every[state.selected], state.gradients)
         upper, _ = certify(self.objective, output, gradient, None, self.bounds)
         scope = scope_of(self.unclipped and unit_rows)
         return Certificate(upper, None, self.beta, "output", scope), output
@@ -161,11 +153,10 @@ def dp_gradient_descent_with_selection(
 ) -> SelectedGradientDescent:
     """Returns DP-GD that ends with the private selection of an alpha-SOSP among its iterates.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
-      objective: what to minimise.
       budget: what a whole run may spend, selection included.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       steps: T; by default as ``dp_gradient_descent``. The last gradient is only for choosing.
       step_size: eta; by default 1 / smoothness of the whole objective.
       alpha: tolerance of the second-order point, |gradient| <= alpha and lambda_min >=
@@ -175,22 +166,12 @@ def dp_gradient_descent_with_selection(
         TPU, where there is no float64 for eigenvalues, selects by the released gradients alone.
       candidates: K, how many iterates to choose from, evenly spaced. Each costs one pass for its
         Hessian; the privacy cost is that of one, for any K.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
       hessian_clip_norm: bound on one record's Hessian; by default its smoothness.
       hessian_lipschitz: rho; by default the objective's constant.
-      initial_gap: public bound on L(w0) - min L, used for T; by default phi(0) of a margin loss.
-      accountant: ``"pld"``, ``"rdp"``, or ``"paper"`` for the gradient noise of the
-        paper's formula as in ``dp_gradient_descent``, with room left for the selection
-        (replace-one); the epsilon of both is recomputed.
       certify: ``"output"`` or None.
-      beta: bound on the probability that the certificate fails.
 
     Returns:
       A frozen pytree for ``solve``; ``output`` is the selected iterate, one of w_0 .. w_{T-1}.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, or a budget that no
-        noise reaches.
 
     Privacy: releases T clipped mean gradients with Gaussian noise and one place among K, chosen by
       the exponential mechanism. The gradient test reuses the released gradients and is free; only
@@ -287,8 +268,6 @@ def _tolerances(
 
 
 def _gradient_multiplier(problem: base.Problem, steps: int, asked: SelectionQuery | None) -> float:
-    if problem.accountant == "paper":
-        return paper_multiplier(problem.budget, steps)
     selection = [] if asked is None else [asked.event(1)]
 
     def event(multiplier: float) -> Event:

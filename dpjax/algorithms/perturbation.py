@@ -1,30 +1,32 @@
-"""Output perturbation (Chaudhuri et al. 2011): the minimiser, released once with Gaussian noise."""
+"""One noisy minimiser, released once: noise on it (Chaudhuri et al. 2011) or in the objective."""
 
 import dataclasses
+import math
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import PrivacyBudget, gaussian_multiplier
+from dpjax.accounting import Event, PrivacyBudget, calibrate, gaussian_multiplier
 from dpjax.algorithms import base
-from dpjax.algorithms.common import Single, refuse_paper
 from dpjax.objectives import L2, Objective, margin_derivatives
-from dpjax.oracles import MinimizerQuery, Query, Setting, iterations_of
+from dpjax.oracles import MinimizerQuery, ObjectiveQuery, Query, Setting, iterations_of
 
-# Why these methods have no ``accountant="paper"``.
-PAPERS = "its papers agree on no noise formula"
 # What stopping short of the minimum may add to the sensitivity, as a part of it.
 _SHORT = 1e-3
+# Of epsilon and of delta, what hiding the distance from the exact minimum may cost.
+_SHARE = 1e-3
+# That distance over the noise's own scale, so that the noise which hides it is small beside it.
+_NEAR = 1e-6
 
 
-class State(NamedTuple):
+class MinimizerState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
 
 
-class Info(NamedTuple):
+class MinimizerInfo(NamedTuple):
     """What a person watches; all of it released."""
 
     step_norm: Array
@@ -32,20 +34,22 @@ class Info(NamedTuple):
 
 
 @pytree_dataclass
-class Perturbation(Single):
+class Perturbation(base.SingleQueryAlgorithm):
     """Configuration of a method that releases one noisy minimiser; made by the factories."""
 
     query: Query
     title: str = static()
 
-    def init(self, params: Params) -> State:
-        return State(params)
+    def init(self, params: Params) -> MinimizerState:
+        return MinimizerState(params)
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(
+        self, key: Array, state: MinimizerState, ask: base.Ask
+    ) -> tuple[MinimizerState, MinimizerInfo]:
         del key
         answer = ask(self.query, state.params)
         moved = jnp.linalg.norm(answer - state.params.astype(answer.dtype))
-        return State(answer.astype(state.params.dtype)), Info(moved)
+        return MinimizerState(answer.astype(state.params.dtype)), MinimizerInfo(moved)
 
 
 def output_perturbation(
@@ -61,15 +65,14 @@ def output_perturbation(
     The noise has standard deviation about G / (n mu) times the multiplier of one Gaussian: strong
     regularization is what keeps it small, and what moves the minimum.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
       objective: a convex loss of the margin with constants, such as ``logistic_l2``; its
         regularizer must be ``L2`` of a strength mu above 0. Features longer than 1 are scaled to
         length 1 behind the door, so that G and M hold: it is their objective that is minimised.
       budget: what the release may spend, between data sets of the same public n (not
         ``"add_or_remove_one"``, under which no number of steps is sure to find the minimum).
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
-      accountant: ``"pld"`` or ``"rdp"``.
 
     Returns:
       A frozen pytree for ``solve``: one step, which asks for the noisy minimiser.
@@ -93,7 +96,6 @@ def output_perturbation(
     0.01001
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    refuse_paper(accountant, "output perturbation", PAPERS)
     check_ridge(objective)
     short = problem.setting.sampler.scale(_SHORT / 2, budget.relation)
     query = MinimizerQuery(
@@ -102,6 +104,68 @@ def output_perturbation(
         iterations=iterations_of(objective, short),
     )
     return one_release(problem, query, "output perturbation")
+
+
+def objective_perturbation(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    data_size: int,
+    dimension: int,
+    accountant: str = "pld",
+) -> Perturbation:
+    """Returns objective perturbation: the minimum of an objective with a random linear term.
+
+    Curvature in a direction shrinks the noise there, where output perturbation adds as much in
+    every direction.
+
+    The arguments are as in ``output_perturbation``, with these differences. ``objective`` must fall
+    with the margin, and mu be M / (n (e^(epsilon/2) - 1)) at least, below which a ``ValueError`` is
+    raised. ``accountant`` is ``"pld"``; no Renyi bound is known.
+
+    Returns:
+      A frozen pytree for ``solve``: one step, which asks for the perturbed minimiser.
+
+    Privacy: releases one vector. For a margin of your own, that it is convex, falls, and has
+      curvature M at most is yours to prove: here it is only checked at many margins. G is enforced
+      by cutting the slope. See ``ObjectiveQuery``.
+
+    Reference: Iyengar et al., "Towards practical differentially private convex optimization"
+      (2019), algorithm 1; Redberg, Koskela and Wang (2023) for the accounting.
+
+    >>> from dpjax import objectives
+    >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
+    >>> algorithm = objective_perturbation(
+    ...     objectives.logistic_l2(1e-2), budget, data_size=10_000, dimension=10)
+    >>> [release.name for release in algorithm.event.releases]
+    ['perturbed_minimizer', 'distance_from_minimum']
+    """
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    if accountant == "rdp":
+        raise ValueError(
+            "no Renyi bound is known for objective perturbation; take accountant='pld'."
+        )
+    check_ridge(objective)
+    _check_falling(problem)
+    small = PrivacyBudget(_SHARE * budget.epsilon, _SHARE * budget.delta, budget.relation)
+    near = problem.setting.sampler.scale(_NEAR, budget.relation)
+
+    def query(scale: float) -> ObjectiveQuery:
+        return ObjectiveQuery(
+            setting=exact_setting(problem, objective),
+            noise_multiplier=scale,
+            iterations=iterations_of(objective, near),
+            output_multiplier=hidden,
+            dimension=problem.dimension,
+        )
+
+    hidden = gaussian_multiplier(small, 1, noise_draws=problem.dimension)
+
+    def event(scale: float) -> Event:
+        return query(scale).event(1)
+
+    asked = query(calibrate(event, budget, accountant))
+    return one_release(problem, asked, "objective perturbation")
 
 
 def exact_setting(problem: base.Problem, objective: Objective) -> Setting:
@@ -143,4 +207,22 @@ def check_ridge(objective: Objective) -> None:
         raise ValueError(
             f"the margin of {objective.name} must be convex with curvature at most its constant "
             f"smoothness={objective.constants.smoothness:g}, found {lowest:g} to {highest:g}."
+        )
+
+
+def _check_falling(problem: base.Problem) -> None:
+    objective, budget = problem.objective, problem.budget
+    first, _ = margin_derivatives(objective.margin)  # pyright: ignore[reportArgumentType]
+    if first.max() > 0:
+        raise ValueError(
+            f"the margin loss of {objective.name} must be non-increasing: a derivative of "
+            f"{first.max():g} was found; use output_perturbation."
+        )
+    smoothness = objective.constants.smoothness  # pyright: ignore[reportOptionalMemberAccess]
+    least = smoothness / (problem.data_size * math.expm1(min(budget.epsilon / 2, 700)))
+    strength = objective.regularizer.strength  # pyright: ignore[reportOptionalMemberAccess]
+    if strength < least:
+        raise ValueError(
+            f"the regularizer's strength must be at least {least:.3g} for this budget, got "
+            f"{strength:g}: below that, the Hessian alone costs half of epsilon or more."
         )

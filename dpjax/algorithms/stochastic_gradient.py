@@ -5,11 +5,8 @@ import dataclasses
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.batches import MOMENTS, STEPS, calibrated_query
-from dpjax.algorithms.common import refuse_paper
-from dpjax.algorithms.descent import Descent, Steps
+from dpjax.algorithms.descent import Descent, Steps, output_rule
 from dpjax.algorithms.gradient_descent import default_step_size
-from dpjax.algorithms.outputs import output_rule
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 
@@ -35,33 +32,17 @@ def dp_sgd(
 ) -> Descent:
     """Returns DP-SGD, calibrated to the budget: what private training is usually compared with.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
       objective: what to minimise. A regularizer with a proximal operator is handled by it, so that
         l1 penalties and convex sets (a projection) are exact; any other by its gradient.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
-      batch_size: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
-        asks every record at every step.
       steps: T; by default 600.
       step_size: of the first step; by default 64 / smoothness of one record's loss: rows of unit
         norm are served by weights of norm about 35, and the decay makes it small in time. For
         other models choose it.
       decay: the step t has length step_size / t^decay: 0.5 is Bassily et al.'s for convex losses,
         1 theirs for strongly convex ones, 0 a constant.
-      output: ``"last"``; ``"random"``, an iterate drawn uniformly from all T by the run's key,
-        after which no step is taken; or ``"average"``, the mean of all T. All T steps are charged.
-      average_decay: of the average; by default 1, every iterate alike. See ``OutputRule``.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
-      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
-      accountant: ``"pld"`` or ``"rdp"``.
-
-    Returns:
-      A frozen pytree for ``solve``.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, or a budget that no
-        noise reaches.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. Proximal steps and the output rule are post-processing.
@@ -77,16 +58,10 @@ def dp_sgd(
     (9, 0.071)
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    refuse_paper(accountant, TITLE, MOMENTS)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    steps = _validate.positive_int("steps", STEPS if steps is None else steps)
-    query = calibrated_query(
-        problem,
-        GradientQuery,
-        steps,
-        clip_norm=clip,
-        batch_size=batch_size,
-        capacity=capacity,
+    steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
+    query = base.calibrated_query(
+        problem, GradientQuery, steps, clip_norm=clip, batch_size=batch_size, capacity=capacity
     )
     if step_size is None:
         # Of the data term: a proximal step needs no smoothness of the regularizer.

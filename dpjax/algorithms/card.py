@@ -1,19 +1,46 @@
-"""What an algorithm shows of itself in a REPL or a notebook: budget, steps and noise."""
+"""``AlgorithmBase``: what a configuration says of itself, its card and the epsilon it spends."""
 
 from collections.abc import Callable
 from typing import Any
 
-from dpjax.accounting import Event, Release
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from dpjax.accounting import Event, Release, epsilon
 from dpjax.display.cards import INCOMPLETE, Card, HasCard, is_known, number
+from dpjax.oracles import Query
 
 REPRODUCIBLE = "NOT FOR RELEASE: reproducible noise, from a seed or a key that may come from one."
 
 
-class AlgorithmCard(HasCard):
-    """Shows an ``Algorithm``: what it declares, and the noise that was calibrated for it.
+class AlgorithmBase(HasCard):
+    """Shows what an algorithm declares and the noise calibrated for it, and accounts for it.
 
     While JAX traces the algorithm, or where it is a batch, shapes stand for the numbers.
     """
+
+    title: str
+    """Name for people."""
+    queries: tuple[Query, ...]
+    """What is asked of the data, by names that differ; ``ask`` takes these objects."""
+    event: Event
+    """Everything a whole run releases; on the host."""
+
+    def epsilon(self, delta: float | None = None) -> float | list:
+        """Returns the epsilon that a whole run spends, under the relation of the budget.
+
+        On the host; of stacked algorithms a list, one entry each.
+
+        Args:
+          delta: by default the declared one.
+
+        Raises:
+          ValueError: if delta is out of range, or while tracing.
+        """
+        check_on_host(self)
+        algorithm: Any = self
+        return for_each(self, np.shape(algorithm.steps), lambda one: _epsilon(one, delta))
 
     def _card(self) -> Card:
         algorithm: Any = self
@@ -29,6 +56,37 @@ class AlgorithmCard(HasCard):
             ("accountant", algorithm.accountant),
         )
         return Card(f"Algorithm {algorithm.title}", rows)
+
+
+def _epsilon(algorithm: Any, delta: float | None) -> float:
+    at = float(algorithm.declared.delta) if delta is None else delta
+    return epsilon(algorithm.event, at, algorithm.relation, algorithm.accountant)
+
+
+def check_on_host(tree: Any) -> None:
+    """Raises while JAX traces any number of ``tree``."""
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(tree)):
+        raise ValueError(
+            "epsilon, event and guarantee are computed on the host; call them outside of jit and "
+            "vmap."
+        )
+
+
+def for_each(algorithm: Any, batch: tuple[int, ...], read: Callable[[Any], Any]) -> Any:
+    """Returns ``read`` of an algorithm, or nested lists of it for the axes of a batch."""
+    if not batch:
+        return read(algorithm)
+    leaves, structure = jax.tree.flatten(algorithm)
+    # A leaf that vmap did not batch has no axis to take from.
+    rows = [np.asarray(leaf) for leaf in leaves]
+    return [
+        for_each(
+            jax.tree.unflatten(structure, [row[i] if row.ndim else row for row in rows]),
+            batch[1:],
+            read,
+        )
+        for i in range(batch[0])
+    ]
 
 
 def noise_words(event: Event) -> str:

@@ -11,8 +11,8 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
+from dpjax.algorithms.base import StepInfo
 from dpjax.algorithms.certificate import widen
-from dpjax.algorithms.common import check_smooth, refuse_paper
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, NewtonQuery, Query
 
@@ -20,23 +20,14 @@ LONGEST = 256
 _STEPS = 12
 
 
-class State(NamedTuple):
+class NewtonState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
 
 
-class Info(NamedTuple):
-    """What a person watches; all of it released."""
-
-    gradient_norm: Array
-    """Norm of the noisy gradient, regularizer included, before the step."""
-    step_norm: Array
-    """Length of the step taken."""
-
-
 @pytree_dataclass
-class Newton(base.Planned):
+class Newton(base.Algorithm):
     """Configuration of DP-Newton; made by ``dp_newton``."""
 
     gradient: GradientQuery
@@ -55,10 +46,10 @@ class Newton(base.Planned):
         """``steps`` noisy gradients and as many noisy directions."""
         return compose(query.event(int(self.steps)) for query in self.queries)
 
-    def init(self, params: Params) -> State:
-        return State(params)
+    def init(self, params: Params) -> NewtonState:
+        return NewtonState(params)
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(self, key: Array, state: NewtonState, ask: base.Ask) -> tuple[NewtonState, StepInfo]:
         """Takes w - step_size (f(H) (gradient + first noise) + second noise)."""
         del key
         wide = widen(state.params)
@@ -72,7 +63,7 @@ class Newton(base.Planned):
         params = jax.tree.map(
             lambda w, m: w + m.astype(w.dtype), state.params, unravel(move.astype(whole.dtype))
         )
-        return State(params), Info(norm, jnp.linalg.norm(move))
+        return NewtonState(params), StepInfo(norm, jnp.linalg.norm(move))
 
 
 def dp_newton(
@@ -92,12 +83,11 @@ def dp_newton(
 ) -> Newton:
     """Returns the private Newton method with double noise, calibrated to the budget.
 
+    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
+
     Args:
       objective: what to minimise; meant for convex losses of a margin. For others the negative part
         of the curvature counts as 0.
-      budget: what a whole run may spend.
-      data_size: the declared public number of records n.
-      dimension: number of parameters p.
       steps: T; by default 12.
       modification: ``"add"`` (H + floor I) or ``"clip"`` (eigenvalues below the floor rise to it).
       floor: lambda_0; by default the paper's (trace / (rho n^2))^(1/3), rho the zCDP of one
@@ -106,17 +96,8 @@ def dp_newton(
       gradient_share: part of the privacy, as mu^2 of Gaussian differential privacy, that goes to
         the gradients.
       step_size: of the Newton step; 1 is the paper's, smaller is damped.
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant.
       hessian_clip_norm: bound on one record's Hessian in the Frobenius norm; by default its
         smoothness, which it never exceeds for a margin loss on rows |x| <= 1.
-      accountant: ``"pld"`` or ``"rdp"``.
-
-    Returns:
-      A frozen pytree for ``solve``.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, or a budget that no
-        noise reaches.
 
     Privacy: releases T noisy gradients g and T noisy directions f(H) g, each one Gaussian; H itself
       never leaves. The second noise is scaled by |g|, which was released before. See
@@ -132,9 +113,7 @@ def dp_newton(
     [('gradient', 12), ('newton_direction', 12)]
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    check_smooth(objective, "DP-Newton")
-    why = "its paper composes by zCDP, of which 'rdp' is the exact form"
-    refuse_paper(accountant, "DP-Newton", why)
+    base.check_smooth(objective, "DP-Newton")
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
     share = _validate.open_unit("gradient_share", gradient_share)

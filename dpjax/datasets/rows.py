@@ -1,0 +1,158 @@
+"""Rows that stay on disk, or in the host's memory, until they are asked for."""
+
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+_PAGES = 2**26  # bytes of a file that stay mapped after they were read
+
+
+class Rows:
+    """An array-like whose rows are read when they are asked for: ``rows[5:9]``, ``rows[indices]``.
+
+    Args:
+      source: what gives rows for a slice or an array of indices: a memory map, or an object with
+        ``shape`` and ``dtype``.
+      function: maps each row by itself; identity by default.
+      shape: of one row after it.
+      dtype: after it.
+
+    Privacy: raw data.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        function: Callable[[np.ndarray], np.ndarray] | None = None,
+        shape: tuple[int, ...] | None = None,
+        dtype: Any = None,
+    ):
+        self._source, self._function = source, function
+        self.shape: tuple[int, ...] = (
+            source.shape[0],
+            *(source.shape[1:] if shape is None else shape),
+        )
+        self.dtype = np.dtype(source.dtype if dtype is None else dtype)
+        self._file = MappedFile(source) if is_mapped(source) else None
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all rows."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+        if self._file is not None:
+            rows = self._file.rows(index)
+        else:
+            # A function may work in place. Those of other ``Rows`` are nobody else's.
+            rows = np.array(self._source[index], copy=not isinstance(self._source, Rows) or None)
+        return rows if self._function is None else self._function(rows)
+
+    def read(self, start: int, out: np.ndarray) -> int:
+        """Fills ``out`` with the rows from ``start`` on; returns how many there are."""
+        rows = min(len(out), max(self.shape[0] - start, 0))
+        plain = self._file is not None and self._function is None and out.dtype == self.dtype
+        if plain and self._file.in_order:  # pyright: ignore[reportOptionalMemberAccess]
+            self._file.read(start, out[:rows])  # pyright: ignore[reportOptionalMemberAccess]
+        else:
+            out[:rows] = self[start : start + rows]
+        return rows
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        del copy
+        return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
+
+    def __repr__(self) -> str:
+        # Without the number of rows, which may be private.
+        return f"Rows(row={self.shape[1:]}, dtype={self.dtype})"
+
+
+class SourceFile:
+    """A file that records are read from, which must keep its size."""
+
+    def __init__(self, path: str | os.PathLike[str]):
+        self.path = os.path.abspath(path)
+        self._size = os.path.getsize(self.path)
+
+    def check(self) -> None:
+        """Checks that the file has the size that it had, since its rows are others otherwise.
+
+        Raises:
+          OSError: if it has another one, or is gone.
+        """
+        if os.path.getsize(self.path) != self._size:
+            raise OSError(f"the size of {self.path!r} changed while it was read.")
+
+
+class MappedFile:
+    """The file of a memory map: what is read of it does not stay in memory.
+
+    Attributes:
+      source_file: its file.
+      in_order: whether rows follow each other in the file, and can be read without mapping them.
+    """
+
+    def __init__(self, source: np.memmap):
+        self._source = source
+        self._map: mmap.mmap = source._mmap  # pyright: ignore[reportAttributeAccessIssue]
+        self.source_file, self._read = SourceFile(str(source.filename)), 0
+        self._file = os.open(self.source_file.path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+        # A view of a map has the offset of the map, not its own.
+        begin = np.frombuffer(self._map, np.uint8).ctypes.data
+        self._offset = source.offset - source.offset % mmap.ALLOCATIONGRANULARITY
+        self._offset += source.ctypes.data - begin
+        self.in_order = source.flags.c_contiguous and hasattr(os, "preadv")
+
+    def rows(self, index: slice | np.ndarray) -> np.ndarray:
+        """Returns rows of the file.
+
+        Raises:
+          OSError: if it is shorter or longer than it was, since its rows are others now.
+        """
+        if isinstance(index, slice) and self.in_order:
+            start, stop, step = index.indices(len(self._source))
+            if step == 1:
+                out = np.empty((max(stop - start, 0), *self._source.shape[1:]), self._source.dtype)
+                self.read(start, out)
+                return out
+        self.source_file.check()
+        found = np.array(self._source[index])
+        self._read += found.nbytes
+        if self._read > _PAGES and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._read = 0
+        return found
+
+    def read(self, start: int, out: np.ndarray) -> None:
+        """Fills ``out`` with the rows from ``start`` on, without mapping their pages.
+
+        Raises:
+          OSError: as ``rows``.
+        """
+        self.source_file.check()
+        place = self._offset + start * self._source.strides[0]
+        left = out.reshape(-1).view(np.uint8).data
+        while len(left):
+            got = os.preadv(self._file, [left], place)
+            if got == 0:
+                raise OSError(f"{self.source_file.path!r} ends before its last row.")
+            left, place = left[got:], place + got
+
+
+def is_mapped(source: Any) -> bool:
+    """Returns whether rows are those of a file that is mapped."""
+    held = isinstance(source, np.memmap) and source.filename is not None
+    return held and getattr(source, "_mmap", None) is not None
