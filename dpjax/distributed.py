@@ -12,9 +12,9 @@ from jax.sharding import Mesh, NamedSharding
 
 from dpjax import _validate
 from dpjax._messages import secret
-from dpjax._units import is_grouped
 from dpjax.datasets import Dataset
 from dpjax.datasets.rows import Rows
+from dpjax.objectives.units import is_grouped
 from dpjax.placement.shard import AXIS
 
 START_SECONDS = 40.0

@@ -34,12 +34,12 @@ from dpjax.derivatives import (
     clipping,
     general,
     integers,
-    linear_outputs,
-    linear_records,
-    linear_units,
     per_example,
 )
 from dpjax.derivatives.ghost import parts
+from dpjax.derivatives.linear import records as linear_records
+from dpjax.derivatives.linear import sums as linear_sums
+from dpjax.derivatives.linear import units as linear_units
 from dpjax.driver import configuration, loop, progress
 from dpjax.mechanisms import (
     PrefixNoise,
@@ -654,7 +654,7 @@ def _(patch):
 
     patched = types.SimpleNamespace(**vars(clipping))
     patched.clip_factors = of_diagonal
-    patch.setattr(linear_outputs, "clipping", patched)
+    patch.setattr(linear_sums, "clipping", patched)
 
 
 @mutant("sums in float32")

@@ -72,8 +72,7 @@ def public():
         for name in package.__all__:
             value = getattr(package, name)
             if isinstance(value, types.ModuleType):
-                inside = [each for inner, each in vars(value).items() if inner[0] != "_"]
-                yield from (each for each in inside if _home(each) == value.__name__)
+                yield from _inside(value)
             elif _home(value).startswith("dpjax."):
                 yield value
 
@@ -102,6 +101,14 @@ def install():
             for inner, value in list(vars(module).items()):
                 if id(value) in functions:
                     setattr(module, inner, functions[id(value)][1])
+
+
+def _inside(module):
+    for name, value in vars(module).items():
+        if isinstance(value, types.ModuleType) and value.__name__ == f"{module.__name__}.{name}":
+            yield from _inside(value)
+        elif name[0] != "_" and _home(value) == module.__name__:
+            yield value
 
 
 def _home(value):

@@ -15,7 +15,7 @@ from factories import BUDGET, DELTA_ONLY, SPIDERS, make, spent, toy, toy_records
 
 import dpjax
 from dpjax.accounting import RELATIONS
-from dpjax.derivatives import linear_records
+from dpjax.derivatives.linear import records as linear_records
 from dpjax.sampling import SinglePass, as_ordered
 
 EVERY = list(dpjax.ALGORITHMS)

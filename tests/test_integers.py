@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax._linear import Margin
-from dpjax.derivatives import chunks, integers, linear_model, linear_records, rounding
+from dpjax.derivatives import chunks, integers, rounding
 from dpjax.derivatives.integers import SPACING, Summand
+from dpjax.derivatives.linear import records as linear_records
+from dpjax.derivatives.linear import sums as linear_sums
+from dpjax.objectives.linear import Margin
 from tests.factories import solved, toy, toy_records
 
 FLOAT32 = jnp.dtype("float32")
@@ -75,7 +77,7 @@ def test_the_sum_over_records_does_not_depend_on_the_order_of_chunks(any_order):
     w = jax.random.normal(keys[1], (p,))
 
     def sums(records):
-        both = linear_model.linear_sums(
+        both = linear_sums.score_sums(
             Margin(lambda m: jnp.logaddexp(0.0, -m)),
             records,
             w,

@@ -9,24 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import _linear
 from dpjax.derivatives import (
     clipped_grad,
     clipped_grad_difference,
     clipped_hessian,
     joint_clipped,
-    linear_model,
-    linear_records,
 )
+from dpjax.derivatives.linear import records as linear_records
+from dpjax.derivatives.linear import sums as linear_sums
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.objectives import huber, least_squares, softmax, tukey, welsch_residual
+from dpjax.objectives import linear as linear_losses
 
 
 class Margin:
     """A loss by its margin alone; hashable, as a static field must be."""
 
     def __init__(self, phi):
-        self.margin = phi
+        self.linear = linear_losses.Margin(phi)
 
 
 PHIS = {
@@ -233,13 +233,13 @@ def test_a_hessian_in_panels_is_the_hessian(any_order, monkeypatch):
 
     def both():
         jax.clear_caches()
-        sums = linear_model.linear_sums(
-            _linear.Margin(PHIS["logistic"]), records, w, any_order=any_order, **weights
+        sums = linear_sums.score_sums(
+            linear_losses.Margin(PHIS["logistic"]), records, w, any_order=any_order, **weights
         )
         return [np.sum(np.asarray(total.terms, np.float64), axis=0) for total in sums]
 
     whole = both()
-    monkeypatch.setattr(linear_model, "_PANEL", 3)
+    monkeypatch.setattr(linear_sums, "_PANEL", 3)
     panels = both()
     assert (panels[1] == panels[1].T).all()
     for one, other in zip(whole, panels, strict=True):

@@ -23,10 +23,10 @@ from dpjax.derivatives import (
     clipped_grad_difference,
     clipped_hessian,
     joint_clipped,
-    linear_records,
-    linear_units,
     subspace_clipped,
 )
+from dpjax.derivatives.linear import records as linear_records
+from dpjax.derivatives.linear import units as linear_units
 
 N, PLACE, CLIP = 20, 7, 0.5
 WEIGHTS = {"gradient_weight": 1.0, "hessian_weight": 1.0}

@@ -33,8 +33,8 @@ def test_the_session_checks_public_functions_and_methods():
     for found in (
         linalg.trust_region_step,
         mechanisms.add_symmetric_gaussian,
-        derivatives.linear_model.count,
-        derivatives.ClippedHessian.__call__,
+        derivatives.linear.sums.count,
+        derivatives.ClippedSum.__call__,
     ):
         assert found.__globals__["__name__"] == shapes.__name__
 

@@ -11,14 +11,14 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent / "dpjax"
 # Room: most lines, most files. Who raises a number says behind it what was taken out for that.
 MOST = {
-    ".": (1962, 12),  # five names that were baselines'
+    ".": (1571, 10),  # five names that were baselines'
     "accounting": (4891, 23),
     "algorithms": (5919, 27),  # with what is left of baselines' 956, 7
     "auditing": (2259, 12),  # the powers of attacks, which were in the registry
     "cli": (2848, 18),  # data --write for scratch files
     "comparison": (506, 4),  # in place of experiments' 2235, 12
     "datasets": (4861, 24),  # rows.py from placement, scaled.py for scratch files
-    "derivatives": (4939, 28),
+    "derivatives": (4699, 26),
     "diagnostics": (778, 4),
     "display": (339, 3),
     "driver": (2244, 13),
@@ -26,7 +26,7 @@ MOST = {
     "linalg": (747, 6),
     "mechanisms": (1683, 11),
     "models": (117, 3),
-    "objectives": (1725, 10),
+    "objectives": (2102, 12),  # _linear and _units, 391 lines, stood at the top
     "oracles": (2508, 19),
     "placement": (747, 4),
     "reporting": (1057, 7),

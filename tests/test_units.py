@@ -10,12 +10,14 @@ import pytest
 
 import dpjax
 from dpjax import auditing, datasets, objectives
-from dpjax._linear import Margin
-from dpjax._units import UnitLoss
 from dpjax.algorithms import ALL
 from dpjax.auditing import canaries, estimators, games
 from dpjax.cli.main import main
-from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped, linear_units
+from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
+from dpjax.derivatives.linear import units as linear_units
+from dpjax.objectives.linear import Margin
+from dpjax.objectives.softmax_regression import Softmax
+from dpjax.objectives.units import UnitLoss
 
 LOGISTIC = objectives.logistic()
 WEIGHTS = {"gradient_weight": 0.3, "hessian_weight": 0.1}
@@ -313,6 +315,26 @@ def test_no_unit_of_several_scores_contributes_more_than_the_clip_norm():
         found = joint(w, ((x, y), present))
         norms.append(np.hypot(2 * np.linalg.norm(found[0]), 4 * np.linalg.norm(found[1])))
     assert 0.5 < max(norms) <= 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Broken(Softmax):
+    """The cross-entropy, whose gradient is no number for large scores."""
+
+    def derivatives(self, score, label):
+        slope, curve = super().derivatives(score, label)
+        return jnp.where(jnp.abs(score).max() > 1, jnp.nan, slope), curve
+
+
+def test_a_unit_with_a_coefficient_that_is_not_finite_contributes_nothing():
+    x = np.array([[[0.1], [9.0]]], np.float32)
+    records = ((x, np.zeros((1, 2), np.float32)), np.ones((1, 2), bool))
+    units = linear_units.prepare_units(records, None, "mean", labels=Softmax(3).labels)
+    weights = {"gradient_weight": 1.0, "hessian_weight": 1.0, "clip_norm": 50.0}
+    found = linear_units.unit_sums(Broken(3), units, jnp.arange(3.0), **weights)
+    assert not any(np.any(sum_.leading) for sum_ in found)
+    found = linear_units.unit_sums(Softmax(3), units, jnp.arange(3.0), **weights)
+    assert all(np.any(sum_.leading) for sum_ in found)
 
 
 def cancelling(k, p, scale, seed):

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
-from dpjax._linear import Region
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
@@ -31,6 +30,7 @@ from dpjax.algorithms.model_step import (
 from dpjax.linalg import chi_quantile, symmetric_top_eigenvalue_quantile
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 from dpjax.objectives import Objective
+from dpjax.objectives.linear import Region
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
 
 RELEASES = ("joint", "separate")

@@ -1,14 +1,12 @@
 """Clipped sums of per-example gradients, their changes, and Hessians; no noise."""
 
-from dpjax.derivatives import clipping, linear_model
+from dpjax.derivatives import clipping, linear
 from dpjax.derivatives.chunks import count_rows
 from dpjax.derivatives.difference import ClippedGradDifference, clipped_grad_difference
 from dpjax.derivatives.general import flatten
 from dpjax.derivatives.minimum import distance_bound, iterations_for, ridge_minimum
 from dpjax.derivatives.per_example import (
-    ClippedGrad,
-    ClippedHessian,
-    JointClipped,
+    ClippedSum,
     JointSum,
     clipped_grad,
     clipped_hessian,
@@ -24,10 +22,8 @@ from dpjax.derivatives.rounding import (
 from dpjax.derivatives.subspace import SubspaceClipped, subspace_clipped
 
 __all__ = [
-    "ClippedGrad",
     "ClippedGradDifference",
-    "ClippedHessian",
-    "JointClipped",
+    "ClippedSum",
     "JointSum",
     "SubspaceClipped",
     "clipped_grad",
@@ -40,7 +36,7 @@ __all__ = [
     "iterations_for",
     "joint_clipped",
     "keeps_positions",
-    "linear_model",
+    "linear",
     "most_rows",
     "ridge_minimum",
     "rounding_slack",

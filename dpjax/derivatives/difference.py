@@ -10,10 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax._linear import LinearLoss, linear_of
 from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Expansion, on_device
-from dpjax.derivatives import clipping, closed_form, general, linear_model, rounding
+from dpjax.derivatives import clipping, general, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
     Chunk,
@@ -24,8 +23,9 @@ from dpjax.derivatives.chunks import (
     sum_chunks,
 )
 from dpjax.derivatives.integers import Summand
-from dpjax.derivatives.linear_outputs import output_difference
-from dpjax.derivatives.linear_records import Linear
+from dpjax.derivatives.linear import prepared
+from dpjax.derivatives.linear.sums import output_difference, score_difference
+from dpjax.objectives.linear import linear_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, PyTree, Real, Shaped
@@ -64,9 +64,10 @@ class ClippedGradDifference:
         batch = on_device(batch)
         bounds = (self.clip_norm, self.bound(params, anchor))
         if (linear := linear_of(self.loss)) is not None:
-            records = closed_form.prepared(linear, batch, mask)
-            of_scores = output_difference if linear.outputs > 1 else _score_difference
-            return of_scores(linear, records, params, anchor, bounds, self.any_order)
+            records = prepared(linear, batch, mask)
+            points = jnp.asarray(params), jnp.asarray(anchor)
+            of_scores = output_difference if linear.outputs > 1 else score_difference
+            return of_scores(linear, records, *points, bounds, self.any_order)
         return _general_sum(self.loss, params, anchor, batch, mask, bounds, self.any_order)
 
     def bound(
@@ -148,38 +149,6 @@ def clipped_grad_difference(
     norm = math.inf if clip_norm is None else clipping.positive_number("clip_norm", clip_norm)
     smooth = clipping.positive_number("smoothness", smoothness)
     return ClippedGradDifference(smooth, norm, loss, any_order=any_order)
-
-
-@functools.partial(jax.jit, static_argnames=("linear", "any_order"))
-def _score_difference(
-    linear: LinearLoss,
-    records: Linear,
-    params: Array,
-    anchor: Array,
-    bounds: tuple[Array | float, Array],
-    any_order: bool,
-) -> Expansion:
-    # Both gradients of a record lie along its features: their difference is one scalar.
-    derivatives = jax.vmap(jax.vmap(linear.derivatives))
-    clip_norm, bound = bounds
-
-    def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Array:
-        def clipped(w: Array) -> tuple[Array, Array]:
-            scores = r * linear_model.inner(w.astype(z.dtype), z, any_order)
-            first = derivatives(scores, label)[0] * r
-            factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
-            return linear_model.times(factor, first), factor > 0
-
-        def differences() -> Array:
-            (here, usable), (there, usable_there) = clipped(params), clipped(anchor)
-            return jnp.where(chunk.fresh[:, None] & usable & usable_there, here - there, 0)
-
-        change = compute_once(chunk, differences)
-        factor = clipping.scalar_factor(jnp.abs(change), bound.astype(z.dtype))
-        return rounding.block_products(z, linear_model.times(factor, change), any_order)
-
-    summand = Summand((records.features,), records.dtype, bound)
-    return records.sum(contribution, summand)
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "any_order"))

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._linear import LinearLoss
 from dpjax._typing import Array
 from dpjax._wide import Expansion, float64, from_float64, to_float64
-from dpjax.derivatives import linear_model
-from dpjax.derivatives.linear_records import Linear
+from dpjax.derivatives.linear.records import Linear
+from dpjax.derivatives.linear.sums import score_sums
+from dpjax.objectives.linear import LinearLoss
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Integer, Real
@@ -39,7 +39,7 @@ def ridge_minimum(
 
     Args:
       linear: a convex loss phi of the margin m = y <x, w>.
-      records: from ``linear_records.prepare``; features longer than 1 are scaled to length 1.
+      records: from ``linear.records.prepare``; features longer than 1 are scaled to length 1.
       tilt: (p,), a linear term.
       strength: mu, above 0.
       lipschitz: G; derivatives phi' beyond it are clipped to it, which keeps phi convex.
@@ -53,9 +53,9 @@ def ridge_minimum(
 
     Reference: Nesterov, "Introductory lectures on convex optimization" (2004), scheme 2.2.11.
 
-    >>> from dpjax._linear import Margin
+    >>> from dpjax.objectives.linear import Margin
     >>> from dpjax._wide import widen
-    >>> from dpjax.derivatives.linear_records import prepare
+    >>> from dpjax.derivatives.linear.records import prepare
     >>> records = prepare((jnp.array([[1.0, 0.0]]), jnp.ones(1)))
     >>> tilted = Margin(lambda m: m**2 / 2 - m)
     >>> ridge_minimum(tilted, records, widen(jnp.zeros(2)), 1.0, 9.0, 1.0, 50,
@@ -72,9 +72,17 @@ def ridge_minimum(
         def body(_: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
             last, ahead = both
             # In any order: what einsum does in float64 breaks under a later trace without x64.
-            total = to_float64(
-                linear_model.gradient_sum(linear, rows, ahead, bound, any_order=True)
+            total, _ = score_sums(
+                linear,
+                rows,
+                ahead,
+                gradient_weight=1.0,
+                hessian_weight=None,
+                clip_norm=bound,
+                any_order=True,
             )
+            assert total is not None
+            total = to_float64(total)
             gradient = total / float64(float(data_size)) + mu * ahead + slope
             point = ahead - gradient / curvature
             return point, point + momentum * (point - last)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax.typing import ArrayLike
 
 from dpjax import _validate
-from dpjax._linear import linear_of
 from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
 from dpjax._wide import Expansion, on_device
-from dpjax.derivatives import clipping, closed_form, general, methods, rounding
+from dpjax.derivatives import clipping, general, methods, rounding
+from dpjax.derivatives.linear import clipped_sums
+from dpjax.objectives.linear import linear_of
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, PyTree, Real, Shaped
@@ -33,12 +34,82 @@ class JointExpansion(NamedTuple):
     hessian: Float[Expansion, "k k"]
 
 
-class _Clipped:
-    """A sum of what each record contributes, clipped to one norm."""
+@pytree_dataclass
+class ClippedSum:
+    """The function ``(params, batch, mask=None) -> sum`` of contributions clipped to one norm.
 
-    clip_norm: Any
-    loss: Any
-    any_order: bool
+    ``clipped_grad``, ``clipped_hessian`` and ``joint_clipped`` make one.
+
+    Args:
+      gradient_weight: of the gradient in a record's norm; None where there is no gradient.
+      hessian_weight: of the Hessian; None where there is none.
+      clip_norm: bound on sqrt(|g|^2 / gradient_weight^2 + |H|_F^2 / hessian_weight^2).
+      loss: of one example, or an ``Objective``.
+      any_order: whether blocks are added in float64 too.
+      per_layer: whether each layer's gradient is clipped by itself.
+      method: how gradients alone are computed.
+      memory_limit: bytes for gradients alone, or None.
+    """
+
+    gradient_weight: Real[Array, ""] | float | None
+    hessian_weight: Real[Array, ""] | float | None
+    clip_norm: Real[Array, ""] | float
+    loss: Any = static()
+    any_order: bool = static(default=False)
+    per_layer: bool = static(default=False)
+    method: str = static(default="auto")
+    memory_limit: int | None = static(default=None)
+
+    def __call__(
+        self,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
+    ) -> Any:
+        """Returns the sum over the records that ``mask`` leaves in.
+
+        Of gradients it is a pytree like ``params``, of Hessians an array (p, p) of the flattened
+        parameters, of both a ``JointSum``.
+        """
+        total = self.wide(params, batch, mask)
+        if isinstance(total, JointExpansion):
+            return JointSum(total.gradient.leading, total.hessian.leading)
+        if self.gradient_weight is None or linear_of(self.loss) is not None:
+            return total.leading
+        return general.flatten(params)[1](total.leading, as_sum=True)
+
+    def wide(
+        self,
+        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
+        batch: PyTree[Shaped[ArrayLike, "n ..."]],
+        mask: Bool[ArrayLike, " n"] | None = None,
+    ) -> Any:
+        """Returns the sum over the flattened parameters in float64, as ``Expansion``.
+
+        (p,) of gradients, (p, p) of Hessians, or a ``JointExpansion``.
+        """
+        batch = on_device(batch)
+        weights = self.gradient_weight, self.hessian_weight
+        order, clip_norm = self.any_order, self.clip_norm
+        sums = clipped_sums(self.loss, params, batch, mask, weights, clip_norm, order)
+        if sums is None and self.hessian_weight is None:
+            return methods.gradient_sum(
+                self.loss,
+                params,
+                batch,
+                mask,
+                clip_norm,
+                any_order=order,
+                per_layer=self.per_layer,
+                method=self.method,
+                memory_limit=self.memory_limit,
+            )
+        gradient, hessian = sums or general.second_order_sums(
+            self.loss, params, batch, mask, weights, clip_norm, order
+        )
+        if gradient is None or hessian is None:
+            return hessian if gradient is None else gradient
+        return JointExpansion(gradient, hessian)
 
     def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
         """Returns the l2 sensitivity of the sum of at most ``rows`` rows, rounding included.
@@ -55,136 +126,6 @@ class _Clipped:
         """
         return rounding.sum_sensitivity(self.clip_norm, relation, rows, self.any_order)
 
-    def _sums(self, params: Any, batch: Any, mask: Any, *weights: Any) -> tuple[Any, Any]:
-        """Returns the sums of gradients and of Hessians, each of a weight or left out with None."""
-        batch = on_device(batch)
-        found = closed_form.sums(
-            self.loss,
-            params,
-            batch,
-            mask,
-            gradient_weight=weights[0],
-            hessian_weight=weights[1],
-            clip_norm=self.clip_norm,
-            any_order=self.any_order,
-        )
-        return found or general.second_order_sums(
-            self.loss, params, batch, mask, weights, self.clip_norm, self.any_order
-        )
-
-
-@pytree_dataclass
-class ClippedGrad(_Clipped):
-    """The function that ``clipped_grad`` returns."""
-
-    clip_norm: Real[Array, ""] | float
-    loss: Any = static()
-    per_layer: bool = static(default=False)
-    method: str = static(default="auto")
-    memory_limit: int | None = static(default=None)
-    any_order: bool = static(default=False)
-
-    def __call__(
-        self,
-        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
-        batch: PyTree[Shaped[ArrayLike, "n ..."]],
-        mask: Bool[ArrayLike, " n"] | None = None,
-    ) -> PyTree[Float[Array, "?*leaf"], "Params"]:
-        """Returns the sum of clipped per-example gradients, a pytree like ``params``."""
-        total = self.wide(params, batch, mask).leading
-        if linear_of(self.loss) is not None:
-            return total
-        return general.flatten(params)[1](total, as_sum=True)
-
-    def wide(
-        self,
-        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
-        batch: PyTree[Shaped[ArrayLike, "n ..."]],
-        mask: Bool[ArrayLike, " n"] | None = None,
-    ) -> Float[Expansion, " p"]:
-        """Returns the sum (p,) over the flattened parameters in float64, as an ``Expansion``."""
-        batch = on_device(batch)
-        found = closed_form.sums(
-            self.loss,
-            params,
-            batch,
-            mask,
-            gradient_weight=1.0,
-            clip_norm=self.clip_norm,
-            any_order=self.any_order,
-        )
-        if found is not None:
-            return cast(Expansion, found[0])
-        return methods.gradient_sum(
-            self.loss,
-            params,
-            batch,
-            mask,
-            self.clip_norm,
-            any_order=self.any_order,
-            per_layer=self.per_layer,
-            method=self.method,
-            memory_limit=self.memory_limit,
-        )
-
-
-@pytree_dataclass
-class ClippedHessian(_Clipped):
-    """The function that ``clipped_hessian`` returns."""
-
-    clip_norm: Real[Array, ""] | float
-    loss: Any = static()
-    any_order: bool = static(default=False)
-
-    def __call__(
-        self,
-        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
-        batch: PyTree[Shaped[ArrayLike, "n ..."]],
-        mask: Bool[ArrayLike, " n"] | None = None,
-    ) -> Float[Array, "p p"]:
-        """Returns the sum (p, p) of Frobenius-clipped per-example Hessians."""
-        return self.wide(params, batch, mask).leading
-
-    def wide(
-        self,
-        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
-        batch: PyTree[Shaped[ArrayLike, "n ..."]],
-        mask: Bool[ArrayLike, " n"] | None = None,
-    ) -> Float[Expansion, "p p"]:
-        """Returns the result of a call in float64, as ``Expansion``."""
-        return self._sums(params, batch, mask, None, 1.0)[1]
-
-
-@pytree_dataclass
-class JointClipped(_Clipped):
-    """The function that ``joint_clipped`` returns."""
-
-    gradient_weight: Real[Array, ""] | float
-    hessian_weight: Real[Array, ""] | float
-    clip_norm: Real[Array, ""] | float
-    loss: Any = static()
-    any_order: bool = static(default=False)
-
-    def __call__(
-        self,
-        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
-        batch: PyTree[Shaped[ArrayLike, "n ..."]],
-        mask: Bool[ArrayLike, " n"] | None = None,
-    ) -> JointSum:
-        """Returns the sums of gradient (p,) and Hessian (p, p) of the flattened parameters."""
-        total = self.wide(params, batch, mask)
-        return JointSum(total.gradient.leading, total.hessian.leading)
-
-    def wide(
-        self,
-        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
-        batch: PyTree[Shaped[ArrayLike, "n ..."]],
-        mask: Bool[ArrayLike, " n"] | None = None,
-    ) -> JointExpansion:
-        """Returns the result of a call in float64, as ``Expansion``."""
-        weights = self.gradient_weight, self.hessian_weight
-        return JointExpansion(*self._sums(params, batch, mask, *weights))
-
 
 def clipped_grad(
     loss: Loss,
@@ -194,7 +135,7 @@ def clipped_grad(
     method: str = "auto",
     memory_limit: int | None = None,
     any_order: bool = False,
-) -> ClippedGrad:
+) -> ClippedSum:
     """Returns ``f(params, batch, mask=None)``: the sum of clipped per-example gradients.
 
     Args:
@@ -242,12 +183,12 @@ def clipped_grad(
     if per_layer and method == "per_example":
         raise ValueError("method='per_example' clips full gradients; per_layer needs another.")
     clip_norm = clipping.positive_number("clip_norm", clip_norm)
-    return ClippedGrad(clip_norm, loss, per_layer, method, memory_limit, any_order)
+    return ClippedSum(1.0, None, clip_norm, loss, any_order, per_layer, method, memory_limit)
 
 
 def clipped_hessian(
     loss: Loss, *, clip_norm: Real[Array, ""] | float, any_order: bool = False
-) -> ClippedHessian:
+) -> ClippedSum:
     """Returns ``f(params, batch, mask=None)``: the sum of Frobenius-clipped Hessians.
 
     ``loss`` and ``any_order`` are as ``clipped_grad`` takes them.
@@ -269,7 +210,8 @@ def clipped_hessian(
     Array([[0., 0.],
            [0., 1.]], dtype=float32)
     """
-    return ClippedHessian(clipping.positive_number("clip_norm", clip_norm), loss, any_order)
+    clip_norm = clipping.positive_number("clip_norm", clip_norm)
+    return ClippedSum(None, 1.0, clip_norm, loss, any_order)
 
 
 def joint_clipped(
@@ -279,7 +221,7 @@ def joint_clipped(
     hessian_weight: Real[Array, ""] | float,
     clip_norm: Real[Array, ""] | float = 1.0,
     any_order: bool = False,
-) -> JointClipped:
+) -> ClippedSum:
     """Returns ``f(params, batch, mask=None)``: gradient and Hessian clipped as one vector.
 
     One record's vector is (g / gradient_weight, svec(H) / hessian_weight), of squared norm
@@ -304,7 +246,7 @@ def joint_clipped(
     >>> total(jnp.ones(1), jnp.array([[2.0]])).hessian.round(3)
     Array([[0.707]], dtype=float32)
     """
-    return JointClipped(
+    return ClippedSum(
         clipping.positive_number("gradient_weight", gradient_weight),
         clipping.positive_number("hessian_weight", hessian_weight),
         clipping.positive_number("clip_norm", clip_norm),

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpjax._linear import Signs
 from dpjax._typing import Array, PyTree
 from dpjax.diagnostics.stationarity import exact_hessian, exact_objective
 from dpjax.linalg import Exact, trust_region_step
 from dpjax.objectives import LowRankLoss, Objective, PhaseLoss, TwoLayerLoss
+from dpjax.objectives.linear import Signs
 
 _MOST_STEPS = 500
 _FIRST_RADIUS, _LEAST_RADIUS = 0.1, 1e-9

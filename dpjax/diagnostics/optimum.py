@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax._linear import LinearLoss
 from dpjax._typing import Array, Params
 from dpjax.diagnostics.stationarity import exact_gradient_norm, exact_objective
 from dpjax.linalg import trust_region_step
 from dpjax.objectives import L1, L2, L1Ball, Objective
+from dpjax.objectives.linear import LinearLoss
 
 Examples = tuple[Array | np.ndarray, Array | np.ndarray]
 

@@ -6,7 +6,6 @@ import jax
 from jax.core import Tracer
 
 from dpjax._typing import Array, Params, PyTree, confusable
-from dpjax._units import UnitLoss
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.datasets.base import check_arrays
@@ -14,6 +13,7 @@ from dpjax.driver import fingerprint
 from dpjax.mechanisms.used_keys import guessable
 from dpjax.objectives import Objective
 from dpjax.objectives.classifier import CrossEntropy
+from dpjax.objectives.units import UnitLoss
 from dpjax.oracles import check_examples
 from dpjax.placement.processes import Team
 from dpjax.placement.stream import shaped

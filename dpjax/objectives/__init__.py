@@ -1,6 +1,5 @@
 """Losses of one example with their constants, and the regularizers added after the noise."""
 
-from dpjax._linear import LinearLoss, free_hessian_ratio, margin_derivatives
 from dpjax.objectives.base import (
     Constants,
     Defaults,
@@ -14,6 +13,7 @@ from dpjax.objectives.base import (
 )
 from dpjax.objectives.classifier import cross_entropy
 from dpjax.objectives.domains import Box, L1Ball, L2Ball, Simplex
+from dpjax.objectives.linear import LinearLoss, free_hessian_ratio, margin_derivatives
 from dpjax.objectives.margin import (
     has_proven_constants,
     logistic,

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpjax._linear import LinearLoss, Margin, Signs
 from dpjax._typing import Array, Loss, Params
-from dpjax._units import REDUCTIONS, UnitLoss
 from dpjax.datasets.rows import Rows
+from dpjax.objectives.linear import LinearLoss, Margin, Signs
 from dpjax.objectives.proximal import prox_zero
 from dpjax.objectives.regularizers import PENALTIES
+from dpjax.objectives.units import REDUCTIONS, UnitLoss
 
 Regularizer = Callable[[Params], Array]
 
@@ -134,21 +134,21 @@ class LossOfScores:
     A record with a label that does not count has the loss NaN, hence contributes nothing.
 
     Args:
-      linear: the loss of the scores.
+      form: the loss of the scores.
     """
 
-    linear: LinearLoss
+    form: LinearLoss
 
     def __call__(self, params: Array, example: tuple[Array, Array]) -> Array:
         """Returns the loss, shape (), of features (p,) and a label ()."""
         x, y = example
-        labels = self.linear.labels
+        labels, outputs = self.form.labels, self.form.outputs
         counts = labels.accepts(y)
-        # 0 is a label of all kinds: another would reach the derivative of the branch not taken.
-        label = labels.beside(jnp.where(counts, y, 0).astype(x.dtype))
-        outputs = self.linear.outputs
+        # 1 is a label of all kinds: another would reach the derivative of the branch not taken.
+        known = jnp.where(counts, y, 1).astype(x.dtype)
         score = jnp.dot(params.reshape(outputs, -1), x) if outputs > 1 else jnp.dot(params, x)
-        return jnp.where(counts, self.linear.value(score, label), jnp.nan)
+        value = self.form.value(labels.sign(known) * score, labels.beside(known))
+        return jnp.where(counts, value, jnp.nan)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -268,11 +268,14 @@ class Objective:
         )
 
     @property
+    def of_scores(self) -> LinearLoss | None:
+        """The loss of the scores of a record, also of one of a unit's."""
+        return self.loss.linear if isinstance(self.loss, UnitLoss) else self.linear
+
+    @property
     def averaged(self) -> LinearLoss | None:
-        """The loss of the scores of a record, also where it is averaged over a unit's records."""
-        if isinstance(self.loss, UnitLoss) and self.loss.reduction == "mean":
-            return self.loss.linear
-        return self.linear
+        """That loss, unless it is summed over a unit's records."""
+        return None if getattr(self.loss, "reduction", None) == "sum" else self.of_scores
 
     @property
     def hessian_lipschitz(self) -> float | None:
@@ -345,9 +348,8 @@ class Objective:
     @property
     def label_kind(self) -> Signs | None:
         """Which labels count, in the arrays that are trained on; None where the loss decides."""
-        form = self.loss.linear if isinstance(self.loss, UnitLoss) else self.linear
-        if form is not None:
-            return form.labels
+        if self.of_scores is not None:
+            return self.of_scores.labels
         return Signs() if self.predicts else None
 
     def read(self, examples: Any) -> Any:

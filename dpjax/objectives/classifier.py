@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax._linear import ONE_LABEL, Classes
 from dpjax._typing import Array, Params
 from dpjax._wide import at_least_float32
 from dpjax.objectives.base import Objective
+from dpjax.objectives.linear import ONE_LABEL, Classes
 
 
 @dataclasses.dataclass(frozen=True)

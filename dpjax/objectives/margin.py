@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array
-from dpjax.objectives.base import Constants, Objective, Unlabelled
+from dpjax.objectives.base import Constants, LossOfScores, Objective, Unlabelled
+from dpjax.objectives.linear import Margin
 from dpjax.objectives.regularizers import L1, L2, Nonconvex
 
 _LOGISTIC = Constants(1.0, 1 / 4, 1 / (6 * math.sqrt(3)))
@@ -25,28 +26,18 @@ def _sigmoid_margin(m: Array) -> Array:
     return jax.nn.sigmoid(-m)
 
 
-def _loss_of_margin(phi: Callable, params: Array, example: tuple[Array, Array]) -> Array:
-    x, y = example
-    possible = jnp.abs(y) == 1
-    # An impossible label makes the loss NaN and its derivatives 0: such a record contributes 0.
-    # The inner choice keeps a NaN label out of the derivative of the branch not taken.
-    return jnp.where(possible, phi(jnp.where(possible, y, 1) * jnp.dot(x, params)), jnp.nan)
-
-
 def _welsch_margin(m: Array) -> Array:
     return jnp.exp(-m * m / 2)
 
 
-def _logistic_loss(params: Array, example: tuple[Array, Array]) -> Array:
-    return _loss_of_margin(_logistic_margin, params, example)
-
-
-def _sigmoid_loss(params: Array, example: tuple[Array, Array]) -> Array:
-    return _loss_of_margin(_sigmoid_margin, params, example)
-
-
-def _welsch_loss(params: Array, example: tuple[Array, Array]) -> Array:
-    return _loss_of_margin(_welsch_margin, params, example)
+def _of(
+    phi: Callable[[Array], Array],
+    constants: Constants,
+    name: str,
+    regularizer: Any = None,
+    model: Unlabelled | None = None,
+) -> Objective:
+    return Objective(LossOfScores(Margin(phi)), regularizer, phi, constants, name, model)
 
 
 def logistic() -> Objective:
@@ -57,7 +48,7 @@ def logistic() -> Objective:
     >>> logistic() == logistic()
     True
     """
-    return Objective(_logistic_loss, None, _logistic_margin, _LOGISTIC, "logistic")
+    return _of(_logistic_margin, _LOGISTIC, "logistic")
 
 
 def logistic_l2(regularization: float = 1e-3) -> Objective:
@@ -66,7 +57,7 @@ def logistic_l2(regularization: float = 1e-3) -> Objective:
     >>> logistic_l2(0.5).smoothness
     0.75
     """
-    return Objective(_logistic_loss, L2(regularization), _logistic_margin, _LOGISTIC, "logistic-l2")
+    return _of(_logistic_margin, _LOGISTIC, "logistic-l2", L2(regularization))
 
 
 def logistic_l1(regularization: float = 1e-3) -> Objective:
@@ -75,7 +66,7 @@ def logistic_l1(regularization: float = 1e-3) -> Objective:
     >>> logistic_l1().smoothness is None
     True
     """
-    return Objective(_logistic_loss, L1(regularization), _logistic_margin, _LOGISTIC, "logistic-l1")
+    return _of(_logistic_margin, _LOGISTIC, "logistic-l1", L1(regularization))
 
 
 def logistic_nonconvex(regularization: float = 1e-3) -> Objective:
@@ -86,13 +77,7 @@ def logistic_nonconvex(regularization: float = 1e-3) -> Objective:
     >>> logistic_nonconvex().name
     'logistic-nonconvex'
     """
-    return Objective(
-        _logistic_loss,
-        Nonconvex(regularization),
-        _logistic_margin,
-        _LOGISTIC,
-        "logistic-nonconvex",
-    )
+    return _of(_logistic_margin, _LOGISTIC, "logistic-nonconvex", Nonconvex(regularization))
 
 
 def sigmoid_l2(regularization: float = 1e-3) -> Objective:
@@ -105,7 +90,7 @@ def sigmoid_l2(regularization: float = 1e-3) -> Objective:
     >>> sigmoid_l2().constants.lipschitz
     0.25
     """
-    return Objective(_sigmoid_loss, L2(regularization), _sigmoid_margin, _SIGMOID, "sigmoid-l2")
+    return _of(_sigmoid_margin, _SIGMOID, "sigmoid-l2", L2(regularization))
 
 
 def welsch(regularization: float) -> Objective:
@@ -124,9 +109,7 @@ def welsch(regularization: float) -> Objective:
     >>> print(welsch(0.1)(jnp.zeros(2), (jnp.ones(2), jnp.array(1.0))))
     1.0
     """
-    return Objective(
-        _welsch_loss, L2(regularization), _welsch_margin, _WELSCH, "welsch", Unlabelled()
-    )
+    return _of(_welsch_margin, _WELSCH, "welsch", L2(regularization), Unlabelled())
 
 
 def has_proven_constants(objective: Objective) -> bool:

@@ -9,13 +9,14 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass
-from dpjax._units import UnitLoss
 from dpjax._wide import Expansion
 from dpjax.accounting.release import Quantity
-from dpjax.derivatives import closed_form, count_rows, linear_model, linear_units
+from dpjax.derivatives import count_rows
 from dpjax.derivatives.batching import vmap_mixes_examples
-from dpjax.derivatives.linear_records import PreparedLinear, prepare
+from dpjax.derivatives.linear import prepared, sums, units
+from dpjax.derivatives.linear.records import PreparedLinear, prepare
 from dpjax.derivatives.rounding import BLOCK
+from dpjax.objectives.units import UnitLoss
 from dpjax.oracles.base import ClippedSums, Query, Records
 from dpjax.placement.stream import shaped
 from dpjax.sampling import FullBatch
@@ -53,13 +54,13 @@ class _Fraction(Query):
     ) -> tuple[Expansion, ...]:
         """Returns the number of records that have the property, (). NOT PRIVATE."""
         del public
-        if isinstance(records, linear_units.PreparedUnits):  # of which a count alone is asked
-            return (linear_units.count_units(records),)
+        if isinstance(records, units.PreparedUnits):  # of which a count alone is asked
+            return (units.count_units(records),)
         linear = self.objective.linear
         have = functools.partial(self._have, params)
         if linear is None:
             return (count_rows(records, mask, have),)
-        return (linear_model.count(closed_form.prepared(linear, records, mask), have),)
+        return (sums.count(prepared(linear, records, mask), have),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         del params, public
@@ -139,7 +140,7 @@ class AccuracyQuery(_Fraction):
         if (linear := self.objective.linear) is not None:
             if not isinstance(rows, PreparedLinear):
                 rows = prepare(rows, labels=linear.labels)
-            return linear_model.are_correct(linear, rows, params)
+            return sums.are_correct(linear, rows, params)
         x, y = rows
         valid = (jnp.abs(y) == 1) & jnp.isfinite(x).all(axis=1)
         # One row at a time, so that no model can let a record decide about another.
@@ -177,9 +178,7 @@ class CountQuery(_Fraction):
     @property
     def gradients_per_record(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """One where gradients tell who counts, none where features do."""
-        loss = self.objective.loss
-        of_units = isinstance(loss, UnitLoss) and loss.linear is not None
-        return int(self.objective.linear is None and not of_units)
+        return int(self.objective.of_scores is None)
 
     def _have(self, params: Params, rows: Any) -> Array:
         if isinstance(rows, PreparedLinear):

@@ -4,7 +4,7 @@ from typing import Any
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion
-from dpjax.derivatives import ClippedGrad, clipped_grad
+from dpjax.derivatives import ClippedSum, clipped_grad
 from dpjax.oracles.base import ClippedSums, Query, Records
 
 
@@ -50,7 +50,7 @@ class GradientQuery(Query):
         return (self._clipped.wide(params, records, mask),)
 
     @property
-    def _clipped(self) -> ClippedGrad:
+    def _clipped(self) -> ClippedSum:
         return clipped_grad(
             self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order
         )
@@ -74,7 +74,7 @@ class NetworkQuery(GradientQuery):
     sums = ClippedSums()
 
     @property
-    def _clipped(self) -> ClippedGrad:
+    def _clipped(self) -> ClippedSum:
         return clipped_grad(
             self.objective.data_term,
             clip_norm=self.clip_norm,

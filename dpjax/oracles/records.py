@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from dpjax._linear import ONE_LABEL, LinearLoss
 from dpjax._typing import Params, PyTree
-from dpjax._units import UnitLoss, is_grouped
 from dpjax._wide import on_device
-from dpjax.derivatives import linear_records, linear_units
+from dpjax.derivatives.linear import records, units
+from dpjax.objectives.linear import ONE_LABEL, LinearLoss
+from dpjax.objectives.units import UnitLoss, is_grouped
 from dpjax.oracles.base import Query, Records
 from dpjax.placement.shard import Spread, length, shares
 from dpjax.placement.stream import Streamed
@@ -31,28 +31,26 @@ def bind(query: Query, examples: PyTree) -> Records:
     examples = on_device(examples)
     if not query.closed_form:
         return examples
-    if query.sums_units and linear_units.can_prepare(
-        query.objective, shares(examples), query.any_order
-    ):
+    if query.sums_units and units.can_prepare(query.objective, shares(examples), query.any_order):
         return _units(query, examples)
     if (linear := query.objective.linear) is None:
         return examples
-    width = linear_records.chunk_width(length(examples), shares(examples)[0].shape[1])
-    prepare = functools.partial(linear_records.prepare, width=width, labels=linear.labels)
+    width = records.chunk_width(length(examples), shares(examples)[0].shape[1])
+    prepare = functools.partial(records.prepare, width=width, labels=linear.labels)
     if isinstance(examples, Spread):
         return examples.map(prepare)
     if isinstance(examples, Streamed):
-        return linear_records.streamed(examples, width, linear.labels)
+        return records.streamed(examples, width, linear.labels)
     return prepare(examples)
 
 
 def _units(query: Query, examples: PyTree) -> Records:
     # Shapes of all records, not of a share: blocks must not depend on the devices.
     _, rows, p = shares(examples)[0][0].shape
-    width = linear_units.chunk_width(length(examples), rows, p)
+    width = units.chunk_width(length(examples), rows, p)
     loss = query.objective.loss
     prepare = functools.partial(
-        linear_units.prepare_units,
+        units.prepare_units,
         reduction=loss.reduction,
         width=width,
         labels=loss.linear.labels,
@@ -91,11 +89,10 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
     _check_grouping(query, examples)
-    linear, loss, rows = query.objective.linear, query.objective.loss, examples
-    if isinstance(loss, UnitLoss):
-        linear, rows = loss.linear, examples[0]
-    if linear is not None:
-        _check_linear_examples(rows, params, linear, 1 + isinstance(loss, UnitLoss))
+    if (linear := query.objective.of_scores) is not None:
+        of_units = isinstance(query.objective.loss, UnitLoss)
+        rows = examples[0] if of_units else examples
+        _check_linear_examples(rows, params, linear, 1 + of_units)
     query.check_examples(examples, params)
 
 

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpjax._units import UnitLoss
 from dpjax.algorithms import Algorithm
+from dpjax.objectives.units import UnitLoss
 
 
 class Description(NamedTuple):

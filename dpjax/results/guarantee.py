@@ -10,13 +10,13 @@ from typing import Any
 
 import jinja2
 
-from dpjax._units import UnitLoss
 from dpjax.accounting import Event, Release, epsilon
 from dpjax.accounting.noise_draws import charge
 from dpjax.algorithms import Algorithm
 from dpjax.datasets.labels import Classes, listed
 from dpjax.display import cards
 from dpjax.display.cards import ceil
+from dpjax.objectives.units import UnitLoss
 from dpjax.results.remarks import remarks
 
 _CLAIM = "-differentially private."

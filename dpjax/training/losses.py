@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax._linear import Classes
 from dpjax._program import program_hash, trace
 from dpjax._typing import Array, Params, PyTree
 from dpjax.objectives import Objective, cross_entropy
+from dpjax.objectives.linear import Classes
 from dpjax.training.network import Network
 
 LossOfOutputs = Callable[[Any, Any], Array]

@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from dpjax._linear import LinearLoss
 from dpjax._typing import Array, Loss, Params, PyTree
+from dpjax.objectives.linear import LinearLoss
 
 REDUCTIONS = ("mean", "sum")
 """How the losses of a unit's records become one."""

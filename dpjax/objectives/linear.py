@@ -255,9 +255,8 @@ class Margin(LinearLoss):
 
 
 def linear_of(loss: Any) -> LinearLoss | None:
-    """Returns the closed form of an objective or loss, or None if it has none."""
-    form, phi = getattr(loss, "linear", None), getattr(loss, "margin", None)
-    return Margin(phi) if form is None and phi is not None else form
+    """Returns the closed form of an objective, or None if it or a loss has none."""
+    return getattr(loss, "linear", None)
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,20 +11,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpjax._linear import LinearLoss, Signs
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
-from dpjax._units import UnitLoss, is_grouped
 from dpjax._wide import Expansion, float64, wide_dtype
-from dpjax.derivatives import linear_model, linear_records, rounding
+from dpjax.derivatives import rounding
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_chunks
 from dpjax.derivatives.integers import Summand
+from dpjax.derivatives.linear import records, sums
+from dpjax.objectives.linear import LinearLoss, Signs
+from dpjax.objectives.units import UnitLoss, is_grouped
 from dpjax.placement.shard import SHARE
 from dpjax.placement.stream import Streamed
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Float, Real
 
-# Chunks of features of this many numbers stay in a core's cache, as those of ``linear_model``.
+# Chunks of features of this many numbers stay in a core's cache, as those of ``records``.
 _NUMBERS = 2**18
 # The norms of a unit's rows add up to at most so many times the clip norm, and to at most as many
 # as it has rows: a block of 128 rows is then rounded as one of 128 records is.
@@ -63,7 +64,7 @@ class PreparedUnits:
 
     def of(self, chunk: Chunk) -> tuple[Array, Array, Array]:
         """Returns the directions, radii and weights of a chunk."""
-        z = linear_records.finite(chunk.of(self.directions))
+        z = records.finite(chunk.of(self.directions))
         return z, chunk.of(self.radius), chunk.of(self.weight)
 
     def gram_of(self, chunk: Chunk) -> Array:
@@ -153,7 +154,7 @@ def prepare_units(
     chunks = -(-_blocks_of_share(n, rows) // at_once)  # of a share
     count = -(-n // share) * chunks * at_once
 
-    def some_blocks(i: Array, out: PreparedUnits) -> PreparedUnits:
+    def some_blocks(i: Array) -> PreparedUnits:
         place = i % chunks * at_once * held + jnp.arange(at_once * held)
         position = i // chunks * share + place
         unit = jnp.minimum(position, n - 1)
@@ -163,7 +164,7 @@ def prepare_units(
         features, label = x[unit].astype(dtype), y[unit].astype(dtype)
         valid = there[:, None] & present[unit] & kind.accepts(label)
         valid = valid & jnp.all(jnp.isfinite(features), axis=2)
-        directions, radius = linear_records.polar(
+        directions, radius = records.polar(
             features.reshape(-1, p), kind.sign(label).ravel(), valid.ravel()
         )
         weight = valid.astype(dtype)
@@ -175,7 +176,7 @@ def prepare_units(
 
         beside = kind.beside(jnp.where(valid, label, 0))
         columns = directions.reshape(at_once, held, rows, p).transpose(0, 3, 2, 1)
-        parts = PreparedUnits(
+        return PreparedUnits(
             columns.reshape(at_once, p, rows * held),
             by_row(radius),
             by_row(weight),
@@ -185,13 +186,7 @@ def prepare_units(
             None if beside is None else by_row(beside),
         )
 
-        def put(whole: Array, part: Array) -> Array:
-            return lax.dynamic_update_slice_in_dim(whole, part, i * at_once, axis=0)
-
-        return jax.tree.map(put, out, parts)
-
-    empty = _no_units(count, held, (rows, p), at_once, dtype, kind)
-    return lax.fori_loop(0, count // at_once, some_blocks, empty)
+    return records.stacked(count, at_once, some_blocks)
 
 
 def count_units(units: PreparedUnits) -> Float[Expansion, ""]:
@@ -203,23 +198,6 @@ def count_units(units: PreparedUnits) -> Float[Expansion, ""]:
 
     one = Summand((), jnp.dtype("float32"), bound=1.0)
     return sum_chunks(len(units.weight), units.width, contribution, one)
-
-
-def _no_units(
-    count: int, held: int, shape: tuple[int, int], width: int, dtype: jnp.dtype, labels: Signs
-) -> PreparedUnits:
-    """Room for ``count`` blocks of ``held`` units of (rows, p)."""
-    rows, p = shape
-    zeros = jnp.zeros((count, held * rows), dtype)
-    return PreparedUnits(
-        jnp.zeros((count, p, held * rows), dtype),
-        zeros,
-        zeros,
-        jnp.zeros((count, rows * (rows + 1) // 2 * held), dtype),
-        rows,
-        width,
-        None if labels.beside(zeros) is None else zeros,
-    )
 
 
 def _diagonals(rows: int) -> list[int]:
@@ -244,17 +222,18 @@ def _gram(directions: Array) -> Array:
 def unit_sums(
     linear: LinearLoss,
     units: PreparedUnits,
-    params: Float[Array, " p"],
+    params: Float[Array, " k"],
     *,
     gradient_weight: Real[Array, ""] | float | None,
     hessian_weight: Real[Array, ""] | float | None,
     clip_norm: Real[Array, ""] | float,
-) -> tuple[Float[Expansion, " p"] | None, Float[Expansion, "p p"] | None]:
+) -> tuple[Float[Expansion, " k"] | None, Float[Expansion, "k k"] | None]:
     """Returns the sums of gradients and Hessians of units, clipped by one factor a unit.
 
-    With directions z_i, a unit's gradient is g = sum a_i z_i and its Hessian H = sum b_i z_i z_i^T.
-    By the Gram matrix G of its directions |g|^2 = a^T G a and |H|_F^2 = b^T (G o G) b, so that
-    norms are known without either, and the sums are one weighted product over all rows.
+    With directions z_i, a unit's gradient is g = sum a_i (x) z_i and its Hessian H = sum B_i (x)
+    z_i z_i^T for a_i (K,) and B_i (K, K) of K scores. By the Gram matrix G of its directions
+    |g|^2 and |H|_F^2 are the sums of <a_i, a_j> G_ij and <B_i, B_j> G_ij^2, so that norms are known
+    without either, and the sums are one weighted product over all rows.
 
     Rows of a unit may cancel: then |g| is small while the sum of |a_i| is not, and neither the sum
     in float32 nor the entries of G would have an error in proportion to C. So the factor also
@@ -262,20 +241,20 @@ def unit_sums(
     less than C, though never where each row alone is within C under the mean.
 
     Args:
-      linear: the loss of a row's score.
+      linear: the loss of a row's scores.
       units: from ``prepare_units``.
-      params: (p,).
+      params: (k,), p weights for each score.
       gradient_weight: w_g; None without a gradient.
       hessian_weight: w_h; None without a Hessian.
       clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one unit.
 
     Returns:
-      Sums (p,) and (p, p), or None, in natural units.
+      Sums (k,) and (k, k), or None, in natural units.
 
     Privacy: one unit moves (g / w_g, svec(H) / w_h) by at most ``clip_norm``, however many rows it
-      has and whatever they are.
+      has and whatever they are. One with a coefficient that is not finite contributes nothing.
 
-    >>> from dpjax._linear import Margin
+    >>> from dpjax.objectives.linear import Margin
     >>> x = jnp.array([[[1.0, 0.0], [0.0, 1.0]]])
     >>> units = prepare_units(((x, jnp.ones((1, 2))), jnp.ones((1, 2), bool)), None, "sum")
     >>> g, _ = unit_sums(Margin(lambda m: -m), units, jnp.zeros(2),
@@ -283,84 +262,54 @@ def unit_sums(
     >>> g.leading.round(3)
     Array([-0.707, -0.707], dtype=float32)
     """
-    blocks, p, _ = units.directions.shape
-    dtype = units.directions.dtype
-    derivatives = jax.vmap(jax.vmap(linear.derivatives))
+    blocks, p, size = units.directions.shape
+    outputs, dtype = linear.outputs, units.directions.dtype
+    weights = params.astype(dtype).reshape(outputs, p)
+    norms = gradient_weight, hessian_weight
+    asked = [(w, power) for w, power in zip(norms, (1, 2), strict=True) if w is not None]
 
     def contribution(chunk: Chunk) -> Array:
         z, r, v = units.of(chunk)
+        label = None if units.label is None else chunk.of(units.label)
         gram = units.gram_of(chunk)
 
-        def coefficients() -> tuple[Array, Array]:
-            scores = r * linear_model.inner(params.astype(dtype), z, any_order=False)
-            label = None if units.label is None else chunk.of(units.label)
-            slope, curve = derivatives(scores, label)
-            first, second = slope * r * v, curve * r * r * v
-            fresh = chunk.fresh[:, None]
-            return jnp.where(fresh, first, 0), jnp.where(fresh, second, 0)
+        def coefficients() -> list[Array]:
+            both = sums.derivatives(linear, weights, z, r, label)
+            counted = jnp.where(chunk.fresh[:, None], v, 0).reshape(-1, 1)
+            return [
+                jnp.where(counted > 0, value * counted, 0)
+                for value, weight in zip(both, norms, strict=True)
+                if weight is not None
+            ]
 
-        first, second = compute_once(chunk, coefficients)
-        parts = [(first[..., None], gradient_weight, 1), (second[..., None], hessian_weight, 2)]
+        parts = compute_once(chunk, coefficients)
 
-        def of_rows() -> Array:
-            asked = [part for part in parts if part[1] is not None]
-            return factors(gram, units, asked, clip_norm)
+        def factors() -> Array:
+            weighted = [
+                (values.reshape(-1, size, values.shape[1]), *how)
+                for values, how in zip(parts, asked, strict=True)
+            ]
+            by_unit = _factors(gram, units.rows, weighted, clip_norm).reshape(len(z), 1, -1)
+            return jnp.broadcast_to(by_unit, (len(z), units.rows, by_unit.shape[2])).reshape(-1)
 
-        factor = compute_once(chunk, of_rows)
-        of_gradient = linear_model.times(factor, first)
-        if hessian_weight is None:
-            return rounding.block_products(z, of_gradient, False)
-        left = z * linear_model.times(factor, second)[:, None]
-        if gradient_weight is not None:
-            left = jnp.concatenate([left, of_gradient[:, None]], axis=1)
-        return rounding.block_products(left, z, False)
+        return sums.products(chunk, z, parts, factors, outputs, norms)
 
-    bound = jnp.asarray(clip_norm, dtype)
-    shape = (p,)
-    if hessian_weight is not None:
-        shape = (p, p) if gradient_weight is None else (p + 1, p)
-        of_gradient = bound if gradient_weight is None else bound * gradient_weight
-        bound = jnp.full((shape[0], 1), bound * hessian_weight)
-        bound = bound if gradient_weight is None else bound.at[p].set(of_gradient)
-    elif gradient_weight is not None:
-        bound = bound * gradient_weight
-    squares = 0 if hessian_weight is None else 1
-    total = sum_chunks(blocks, units.width, contribution, Summand(shape, dtype, bound, squares))
-    if hessian_weight is None:
-        return total, None
-    hessian = jax.tree.map(lambda term: term[:p], total)
-    if gradient_weight is None:
-        return None, hessian
-    return jax.tree.map(lambda term: term[p], total), hessian
-
-
-def factors(
-    gram: Float[Array, "pairs units"],
-    units: PreparedUnits,
-    parts: list[tuple[Float[Array, "blocks rows _"], Any, int]],
-    clip_norm: Real[Array, ""] | float,
-) -> Float[Array, "blocks rows"]:
-    """Returns for each row the factor in [0, 1] of its unit.
-
-    0 for a unit with a coefficient that is not finite.
-
-    Args:
-      gram: inner products of some units.
-      units: all of them.
-      parts: coefficients of the rows' directions, or of their outer products, with the weight in
-        the joint norm, and the power 1 or 2 of inner products.
-      clip_norm: bound on a unit's joint norm.
-    """
-    by_unit = _factors(gram, units.rows, parts, clip_norm)
-    blocks, size, _ = parts[0][0].shape
-    shape = (blocks, units.rows, size // units.rows)
-    return jnp.broadcast_to(by_unit.reshape(blocks, 1, shape[2]), shape).reshape(blocks, size)
+    summand = sums.summand(outputs, p, dtype, norms, clip_norm)
+    total = sum_chunks(blocks, units.width, contribution, summand)
+    return sums.split(total, outputs, norms)
 
 
 def _factors(
-    gram: Array, rows: int, parts: list[tuple[Array, Any, int]], clip_norm: Array | float
-) -> Array:
-    """Factors (units,)."""
+    gram: Float[Array, "pairs units"],
+    rows: int,
+    parts: list[tuple[Float[Array, "blocks rows _"], Any, int]],
+    clip_norm: Real[Array, ""] | float,
+) -> Float[Array, " units"]:
+    """Factors in [0, 1] of units of ``rows`` rows, 0 for one with a coefficient not finite.
+
+    ``parts`` are coefficients of the rows' directions, or of their outer products, with the weight
+    in the joint norm, and the power 1 or 2 of inner products.
+    """
     dtype, count = gram.dtype, gram.shape[1]
     with jax.enable_x64(True):
         square = jnp.zeros(count, jnp.float64)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from dpjax._linear import Signs
 from dpjax._typing import Array, PyTree, pytree_dataclass, static
 from dpjax._wide import float64, wide_dtype
 from dpjax.derivatives import clipping, rounding
@@ -23,6 +22,7 @@ from dpjax.derivatives.chunks import (
     sum_chunks,
     sum_loads,
 )
+from dpjax.objectives.linear import Signs
 from dpjax.placement.shard import SHARE
 from dpjax.placement.stream import Streamed
 
@@ -181,32 +181,40 @@ def prepare(
     if (x.ndim, y.ndim) != (2, 1):
         raise ValueError(f"x must have shape (n, p) and y (n,), got {x.ndim} and {y.ndim} axes.")
     common_length((x, y), mask)
-    dtype = wide_dtype(x.dtype)
     kind = Signs() if labels is None else labels
     n, p = x.shape
     size = min(n, rounding.BLOCK)
     at_once = width or _any_width(n, p)
     count = -(-n // (size * at_once)) * at_once
 
-    def some_blocks(i: Array, out: PreparedLinear) -> PreparedLinear:
-        first = i * at_once
-        positions = first * size + jnp.arange(at_once * size)
+    def some_blocks(i: Array) -> PreparedLinear:
+        positions = i * at_once * size + jnp.arange(at_once * size)
         row = jnp.minimum(positions, n - 1)
         here = positions < n
         if counted is not None:
             here = here & counted[row]
         directions, radius, label = in_blocks(x[row], y[row], here, kind, size)
-        parts = PreparedLinear(directions, radius, at_once, label)
+        return PreparedLinear(directions, radius, at_once, label)
 
-        def put(whole: Array, part: Array) -> Array:
-            return lax.dynamic_update_slice_in_dim(whole, part, first, axis=0)
+    return stacked(count, at_once, some_blocks)
 
-        return jax.tree.map(put, out, parts)
 
-    directions, radius = jnp.zeros((count, p, size), dtype), jnp.zeros((count, size), dtype)
-    label = None if kind.beside(radius) is None else radius
-    empty = PreparedLinear(directions, radius, at_once, label)
-    return lax.fori_loop(0, count // at_once, some_blocks, empty)
+def stacked(count: int, at_once: int, some: Callable[[Any], PyTree]) -> Any:
+    """Returns arrays of ``count`` blocks, of which ``some(i)`` makes ``at_once`` at a time.
+
+    >>> stacked(4, 2, lambda i: i + jnp.zeros(2)).tolist()
+    [0.0, 0.0, 1.0, 1.0]
+    """
+
+    def put(i: Array, out: PyTree) -> PyTree:
+        def into(whole: Array, part: Array) -> Array:
+            return lax.dynamic_update_slice_in_dim(whole, part, i * at_once, axis=0)
+
+        return jax.tree.map(into, out, some(i))
+
+    shapes = jax.eval_shape(some, jnp.int32(0))
+    empty = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape[1:]), leaf.dtype), shapes)
+    return lax.fori_loop(0, count // at_once, put, empty)
 
 
 def streamed(
@@ -245,7 +253,13 @@ def chunk_width(n: int, p: int) -> int:
     return min(widths, key=lambda width: -(-count // width) * (width + 0.25))
 
 
-def in_blocks(x: Array, y: Array, here: Array, labels: Signs, size: int) -> Parts:
+def in_blocks(
+    x: Real[Array, "rows p"],
+    y: Real[Array, " rows"],
+    here: Bool[Array, " rows"],
+    labels: Signs,
+    size: int,
+) -> Parts:
     """Returns directions, radii and labels of a ``PreparedLinear`` for some rows.
 
     ``here`` is False past the last record; ``size``, the rows of a block, divides their number.

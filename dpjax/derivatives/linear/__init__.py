@@ -1,0 +1,72 @@
+"""Clipped sums of linear models by their closed form, where a loss and its records have one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from dpjax._typing import Array
+from dpjax._wide import Expansion
+from dpjax.derivatives.linear import records, sums, units
+from dpjax.objectives.linear import LinearLoss, linear_of
+from dpjax.placement.stream import Streamed
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, PyTree, Real
+
+
+def clipped_sums(
+    loss: Any,
+    params: PyTree[Float[ArrayLike, "..."]],
+    batch: PyTree,
+    mask: Any,
+    weights: tuple[Any, Any],
+    clip_norm: Real[Array, ""] | float,
+    any_order: bool,
+) -> tuple[Expansion | None, Expansion | None] | None:
+    """Returns the sums of gradients (k,) and of Hessians (k, k), clipped by one factor a record.
+
+    Args:
+      loss: an objective, or a loss.
+      params: (k,) where there is a closed form.
+      batch: records, or prepared ones.
+      mask: (n,) bool, or None.
+      weights: w_g and w_h; None asks for no such sum.
+      clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one record.
+      any_order: as in ``rounding.block_products``.
+
+    Returns:
+      Both sums, None for one without a weight; None alone if there is no closed form.
+
+    Privacy: one record moves (g / w_g, svec(H) / w_h) by at most ``clip_norm``.
+    """
+    given: dict[str, Any] = {
+        "gradient_weight": weights[0],
+        "hessian_weight": weights[1],
+        "clip_norm": clip_norm,
+    }
+    linear = linear_of(loss)
+    if linear is None:
+        found = units.prepared(loss, batch, mask, any_order)
+        return None if found is None else units.unit_sums(*found, jnp.asarray(params), **given)
+    of_records = sums.output_sums if linear.outputs > 1 else sums.score_sums
+    rows, params = prepared(linear, batch, mask), jnp.asarray(params)
+    return of_records(linear, rows, params, **given, any_order=any_order)
+
+
+def prepared(linear: LinearLoss, batch: PyTree, mask: Any) -> records.Linear:
+    """Returns the records of a batch in the layout of the closed forms.
+
+    Raises:
+      ValueError: for a mask beside records that are prepared.
+    """
+    if isinstance(batch, records.Linear):
+        if mask is not None:
+            raise ValueError("prepared records take no mask; pass it to prepare.")
+        return batch
+    if isinstance(batch, Streamed):
+        assert mask is None  # of all records none is masked
+        return records.streamed(batch, labels=linear.labels)
+    return records.prepare(batch, mask, labels=linear.labels)
