@@ -16,8 +16,7 @@ import jax
 import numpy as np
 
 import dpjax
-from dpjax.datasets import archives
-from dpjax.datasets.loaders import open_table
+from dpjax.datasets import RANDHIE_RANGES, archives
 from dpjax.datasets.registry import spec
 from dpjax.diagnostics import exact_optimum
 from dpjax.results.coefficients import coefficients
@@ -38,14 +37,9 @@ SETTINGS = [
 
 def visits():
     """The embedded data with the number of visits in a year as the label, from 0 to 80."""
-    table = open_table("randhie")
-    low, high = table.ranges
     held = archives.arrays(spec("randhie"))
-    columns = dict(zip(table.columns, held["x"].T, strict=True))
-    bounds = {
-        name: {"bounds": [float(a), float(b)]}
-        for name, a, b in zip(table.columns, low, high, strict=True)
-    }
+    columns = dict(zip(RANDHIE_RANGES, held["x"].T, strict=True))
+    bounds = {name: {"bounds": pair} for name, pair in RANDHIE_RANGES.items()}
     schema = {"label": {"column": "visits", "bounds": [0, 80]}, "columns": bounds}
     return dpjax.datasets.load({**columns, "visits": held["mdvis"]}, schema=schema)
 

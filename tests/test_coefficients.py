@@ -9,6 +9,7 @@ from scipy import stats
 
 from dpjax.algorithms import ErrorBars
 from dpjax.datasets import Preprocessing, load
+from dpjax.datasets.encoders import Numeric
 from dpjax.results.coefficients import coefficients
 
 N = 200
@@ -102,7 +103,7 @@ def test_predictions_are_the_sum_of_the_coefficients(data):
     np.testing.assert_allclose(by_name, predicted, rtol=1e-4)
 
 
-NORMED = Preprocessing(("age", "income"), ((0, 9), (0, 9)), True, ("no", "yes"))
+NORMED = Preprocessing((Numeric("age", 0, 9), Numeric("income", 0, 9)), True, ("no", "yes"))
 SOFT = ("bern", "oslo", "rome")
 
 

@@ -16,6 +16,7 @@ from flax import nnx, serialization
 import dpjax
 from dpjax.cli import main
 from dpjax.datasets import Preprocessing, load
+from dpjax.datasets.encoders import Numeric
 from dpjax.driver import predict_table, training_rows
 
 BOUNDS = {"age": [18, 90], "income": [0, 200]}
@@ -130,7 +131,10 @@ def test_probabilities_and_scores_agree(models, table):
     ("x", "message"),
     [
         ({"age": [30]}, "lacks 'income', which the model was trained on"),
-        ({"age": [30], "income": np.zeros(1, "M8[D]")}, "'income' must hold one number"),
+        (
+            {"age": [30], "income": np.zeros(1, "M8[D]")},
+            "'income' .* holds dates, for which bounds",
+        ),
         ({"age": [None], "income": [3]}, "missing or non-finite value"),
         ([[np.nan, 1.0]], "missing or non-finite value"),
         ([30.0, 1.0], r"array \(n, 2\).*got 1 axes"),
@@ -151,8 +155,8 @@ def test_records_that_cannot_be_predicted(models, x, message):
 
 def test_save_keeps_what_was_declared(models):
     _, saved = models
-    bounds = ((18.0, 90.0), (0.0, 200.0))
-    assert saved.preprocessing == Preprocessing(("age", "income"), bounds, True, ("No", "Yes"))
+    columns = (Numeric("age", 18.0, 90.0), Numeric("income", 0.0, 200.0))
+    assert saved.preprocessing == Preprocessing(columns, True, ("No", "Yes"))
     assert hash(saved.preprocessing) == hash(models[0].preprocessing)
     rows = saved.preprocessing.rows({"age": [18, 90], "income": [0, 200]})
     np.testing.assert_allclose(rows, [[0, 0, 1], [3**-0.5] * 3], atol=1e-6)
@@ -276,11 +280,11 @@ def test_bounds_of_fit_scale_arrays_and_no_dataset_that_was_scaled(tmp_path):
 
     start = {"params": jnp.zeros((36, 2))}
     result = fitted(model, (images, y), bounds=(0, 255), **start)
-    scale = Preprocessing((), ((0.0, 255.0),))
+    scale = Preprocessing((), pixels=(0.0, 255.0))
     scaled = dpjax.Dataset(images / np.float32(255), y, preprocessing=scale)
     np.testing.assert_allclose(result.outputs(scaled), result.outputs(images), atol=1e-5)
     with pytest.raises(ValueError, match="scaled by other columns"):
-        result.outputs(dpjax.Dataset(images, y, preprocessing=Preprocessing((), ((0.0, 1.0),))))
+        result.outputs(dpjax.Dataset(images, y, preprocessing=Preprocessing((), pixels=(0.0, 1.0))))
     dpjax.save(tmp_path / "net", result)
     rows = dpjax.load(tmp_path / "net").preprocessing.rows(images)
     np.testing.assert_allclose(rows, scaled.x, atol=1e-6)
@@ -368,9 +372,7 @@ def test_a_request_that_cannot_be_met_is_refused_by_name(words, message, call):
 def test_a_column_of_words_where_numbers_were_trained_on_is_refused_by_name(models):
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"age": ["old"], "income": [1.0]})
-    with pytest.raises(
-        ValueError, match=r"'age' must hold one number for each record, got .*: convert it"
-    ):
+    with pytest.raises(ValueError, match=r"'age' .* holds words, for which bounds .*: convert it"):
         predict_table(models[1], frame)
 
 

@@ -20,6 +20,7 @@ import dpjax
 from dpjax.cli import main
 from dpjax.datasets import Preprocessing, check, group, load
 from dpjax.datasets.cells import unit_name
+from dpjax.datasets.encoders import Unscaled
 from dpjax.estimators import DPLinearRegression, DPLogisticRegression
 from tests.factories import N, P, quiet, toy, toy_records
 
@@ -66,7 +67,7 @@ def network():
 
 
 def declared(**more):
-    return {"preprocessing": Preprocessing(tuple("abcd"), None, **more)}
+    return {"preprocessing": Preprocessing(tuple(map(Unscaled, "abcd")), **more)}
 
 
 def frame(**columns):
@@ -195,9 +196,9 @@ REFUSED = {
     "load: complex labels": (lambda _: loaded(Y + 0j), "must hold words, booleans or real"),
     "load: numbers for words": (
         lambda _: loaded(ONES, classes=("No", "Yes")), "declare classes of that kind"),
-    "load: a column of dates": (lambda _: framed(c=DATES), "declare its levels in a schema"),
+    "load: a column of dates": (lambda _: framed(c=DATES), "declare bounds as dates in a schema"),
     "load: a column of durations": (lambda _: framed(c=DATES - DATES[0]), "in a schema"),
-    "load: a complex column": (lambda _: framed(c=Y + 0j), "declare its levels in a schema"),
+    "load: a complex column": (lambda _: framed(c=Y + 0j), "declare ignore = true in a schema"),
     "load: a column of categories": (
         lambda _: framed(c=frame(c=WORDS)["c"].astype("category")), "its levels in a schema"),
     "load: one-hot labels": (lambda folder: from_archive(folder, HOT), r"'y' \(n,\), got"),
@@ -455,9 +456,9 @@ def plainly(y=Y, low=-1, high=None, classes=(-1, 1), unit=None, **more):
 
 COUNTED = {
     "classes in other letters": (
-        lambda: checked(label={"column": "y", "classes": ["no", "yes"]}), "'No' .*not declared"),
+        lambda: checked(label={"column": "y", "classes": ["no", "yes"]}), "'No' .*declared are"),
     "a class that no record has": (
-        lambda: checked(label={"column": "y", "classes": ["No", "yes"]}), "label 'yes'"),
+        lambda: checked(label={"column": "y", "classes": ["No", "yes"]}), "no record has 'yes'"),
     "labels 1 and 2": (lambda: plainly(np.where(Y > 0, 1, 2)), r"declare --classes 1,2"),
     "labels 0 and 1 as words": (
         lambda: plainly(np.where(Y > 0, "1", "0"), classes=None), "declare --classes 0,1"),
@@ -495,12 +496,12 @@ COUNTED = {
         lambda: checked(a={"bounds": [-1e6, 1e6]}), "every column span less than 1%"),
     "bounds of a target that are far too wide": (
         lambda: checked(COLUMNS | {"y": X[:, 1]}, {"column": "y", "bounds": [-1e6, 1e6]}),
-        "the label 'y' span less than 1%"),
+        "the label 'y' of the table span less than 1%"),
     "numbers as labels": (lambda: plainly(X[:, 1]), "it is not a column of classes"),
     "bounds in other units": (lambda: plainly(Y, low=100), "are the bounds in the units"),
     "words among numbers": (
-        lambda: plainly(Y, b=WORDS.astype(object)), "'b' holds no number in 64 of 64"),
-    "an empty column": (lambda: plainly(Y, b=[None] * N), "'b' holds no number in 64 of 64"),
+        lambda: plainly(Y, b=WORDS.astype(object)), "'b' has no valid value in 64 of 64"),
+    "an empty column": (lambda: plainly(Y, b=[None] * N), "'b' has no valid value in 64 of 64"),
     "a column of one value": (lambda: plainly(Y, b=[1.0] * N), "one value in all rows: 'b'"),
     "a column that is imputed": (
         lambda: checked(COLUMNS | {"b": [""] * N}, b={"bounds": [0, 9], "missing": 1}),

@@ -121,7 +121,7 @@ def _score(arguments: argparse.Namespace, data: dpjax.Dataset) -> Any:
     own.data = arguments.public
     public = problem.load(own)
     scaled, scales = public.preprocessing, data.preprocessing
-    if scaled is not None and scales is not None and not scales.scales_as(scaled):
+    if scaled is not None and scales is not None and scales.differences(scaled):
         raise ValueError(
             f"--public {arguments.public} has other columns than {arguments.data}: give it the "
             "same columns, with the same --bounds."

@@ -55,7 +55,7 @@ def downloaded(entry: Spec) -> bool:
     cache = cache_folder()
     if entry.archive == "ijcnn1.npz":
         return all((cache / name).is_file() for name in LIBSVM_MD5)
-    return any((cache / "covertype").glob("samples*"))
+    return entry.archive == "covtype.npz" and any((cache / "covertype").glob("samples*"))
 
 
 def arrays(entry: Spec) -> dict[str, np.ndarray]:

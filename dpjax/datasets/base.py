@@ -1,4 +1,4 @@
-"""``Dataset``, and scaling that acts on one record at a time."""
+"""``Dataset``, and the declared mapping of a table to its rows."""
 
 import dataclasses
 import math
@@ -9,16 +9,13 @@ import jax
 import numpy as np
 
 from dpjax._typing import Array, PyTree, pytree_dataclass
-from dpjax.datasets.cells import check_numbers, check_unmasked
-from dpjax.datasets.encoders import Column
+from dpjax.datasets.cells import check_unmasked
+from dpjax.datasets.encoders import Column, Numeric, Unscaled
 from dpjax.datasets.labels import Label
 from dpjax.datasets.rows import Rows
-from dpjax.datasets.source import Source
+from dpjax.datasets.scaling import Ranges, normalise
+from dpjax.datasets.source import Source, stacked
 from dpjax.datasets.sources import open_features
-
-Ranges = tuple[np.ndarray, np.ndarray]
-# Several passes over a block in float64 are 2.5 times as fast where it fits a core's cache.
-_ROWS_IN_CACHE = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,54 +26,44 @@ class Preprocessing:
     parameters.
 
     Args:
-      columns: names of the columns that become features, in their order; empty for images.
-      bounds: declared (low, high) of each feature, mapped to 0 and 1; for images one pair for
-        all pixels; None if features are used unchanged, or encoded by ``encoders``.
+      encoders: what is declared of each column that becomes features, in their order; empty for
+        images.
       intercept: whether a feature that is 1 is appended.
       classes: the declared labels: of two, the first is -1 and the second +1 in ``y``; more are
         0, 1, ...; None where none are declared.
       label_bounds: declared (low, high) of a label that is a number, mapped to -1 and +1. Rows are
         then divided by a constant, see ``Schema``.
-      encoders: what a schema declares of each of ``columns``; None without a schema.
+      pixels: of images, declared (low, high) of all pixels, mapped to 0 and 1.
 
-    >>> scale = Preprocessing(("age", "bmi"), ((0, 100), (10, 50)), classes=("No", "Yes"))
+    >>> scale = Preprocessing((Numeric("age", 0, 100), Numeric("bmi", 10, 50)))
     >>> scale.rows({"bmi": [30, 50], "age": [50, 0]}).round(4)
     array([[0.7071, 0.7071],
            [0.    , 1.    ]], dtype=float32)
     """
 
-    columns: tuple[str, ...]
-    bounds: tuple[tuple[float, float], ...] | None
+    encoders: tuple[Column, ...]
     intercept: bool = False
     classes: tuple[Label, ...] | None = None
     label_bounds: tuple[float, float] | None = None
-    encoders: tuple[Column, ...] | None = None
+    pixels: tuple[float, float] | None = None
 
     @property
-    def ranges(self) -> Ranges | None:
-        """The bounds as arrays (low, high), or None."""
-        if self.bounds is None:
-            return None
-        low, high = np.array(self.bounds, np.float64).T
-        return low, high
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns that become features, in their order; empty for images."""
+        return tuple(column.name for column in self.encoders)
 
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the p features of a row, such as ``education=school``; empty for images."""
-        names = self.columns
-        if self.encoders is not None:
-            names = tuple(name for column in self.encoders for name in column.features)
+        names = [name for column in self.encoders for name in column.features]
         return (*names, *(("intercept",) if self.intercept else ()))
-
-    def scales_as(self, other: "Preprocessing") -> bool:
-        """Returns whether both map features to the same rows; the labels may differ."""
-        return not self.differences(other)
 
     def differences(self, other: "Preprocessing") -> list[str]:
         """Returns the names of what the rows of two mappings differ in; the labels may differ.
 
-        >>> scale = Preprocessing(("age", "bmi"), ((0, 100), (10, 50)))
-        >>> scale.differences(Preprocessing(("age", "bmi"), ((0, 120), (10, 50)), intercept=True))
+        >>> scale = Preprocessing((Numeric("age", 0, 100), Numeric("bmi", 10, 50)))
+        >>> other = (Numeric("age", 0, 120), Numeric("bmi", 10, 50))
+        >>> scale.differences(Preprocessing(other, intercept=True))
         ["'age'", 'the intercept']
         """
         mine, its = self._declared, other._declared
@@ -109,7 +96,7 @@ class Preprocessing:
           finite, or an undeclared level that has no indicator becomes NaN in every feature.
         """
         if not self.columns:
-            (low, high), *_ = self.bounds or ((0.0, 1.0),)
+            low, high = self.pixels or (0.0, 1.0)
             pixels = np.asarray(table).astype(np.float32)
             return (np.clip(pixels, low, high) - np.float32(low)) / np.float32(high - low)
         blocks = self.blocks(open_features(table, self.columns))
@@ -126,38 +113,46 @@ class Preprocessing:
 
     def check_stored(self, source: Source) -> None:
         """Raises if a column of a table is stored as what has no valid value."""
-        for column in self.encoders or ():
-            column.check_stored(source.kinds[column.name], source.where)
-        for name in self.columns if self.encoders is None else ():
-            check_numbers(name, source.kinds[name], source.stated[name])
+        for column in self.encoders:
+            column.check_stored(source)
 
     def encode(self, cells: Sequence[np.ndarray]) -> np.ndarray:
         """Returns rows (n, p) in float32.
 
         Args:
-          cells: of each of ``wanted``.
+          cells: as ``Source.read`` returns those ``wanted``, or of each column by itself.
 
         Privacy: each row depends on one record alone.
         """
-        if (encoders := self.encoders) is None:
-            return normalise(cells[0], self.ranges, self.intercept)
-        low = 0.0 if self.label_bounds is None else -1.0
-        parts = [column.encode(held, low) for column, held in zip(encoders, cells, strict=True)]
-        block = np.concatenate(parts, axis=1)
-        out = np.empty((len(block), len(self.features)), np.float32)
-        constant = None
+        least, constant = 0.0, None
         if self.label_bounds is not None:
             # No column adds more than 1 to the square of a norm.
-            constant = math.sqrt(len(encoders) + self.intercept)
-        _divide(block, out, self.intercept, constant)
-        return out
+            least, constant = -1.0, math.sqrt(len(self.encoders) + self.intercept)
+        if self._plain:
+            block = cells[0] if cells[0].ndim == 2 else stacked(cells)
+            return normalise(block, self._ranges, self.intercept, least, constant)
+        parts = [c.encode(held, least) for c, held in zip(self.encoders, cells, strict=True)]
+        return normalise(np.concatenate(parts, axis=1), None, self.intercept, constant=constant)
 
     @property
     def wanted(self) -> tuple[list[str], set[str], tuple[str, ...]]:
         """What to read for ``encode``: the arguments of ``Source.blocks``."""
-        if self.encoders is None:
+        if self._plain:
             return [], set(), self.columns
-        return [c.name for c in self.encoders], {c.name for c in self.encoders if c.numeric}, ()
+        return [*self.columns], {c.name for c in self.encoders if c.numeric}, ()
+
+    @property
+    def _plain(self) -> bool:
+        """Whether all columns are read and scaled together, as numbers of which none may lack."""
+        kinds = {type(column) for column in self.encoders}
+        lacking = any(getattr(column, "missing", None) is not None for column in self.encoders)
+        return kinds in ({Unscaled}, {Numeric}) and not lacking
+
+    @property
+    def _ranges(self) -> Ranges | None:
+        ends = [(c.low, c.high) for c in self.encoders if isinstance(c, Numeric)]
+        low, high = np.array(ends, np.float64).reshape(-1, 2).T
+        return (low, high) if ends else None
 
     def unscale_labels(self, values: Any) -> np.ndarray:
         """Returns predictions of a label that is a number in its own units.
@@ -166,7 +161,7 @@ class Preprocessing:
           values: (n,) predictions, in which -1 and +1 stand for ``label_bounds``, if those were
             declared.
 
-        >>> scale = Preprocessing(("age",), None, label_bounds=(0.0, 200.0))
+        >>> scale = Preprocessing((Numeric("age", 0, 100),), label_bounds=(0.0, 200.0))
         >>> scale.unscale_labels(np.array([-1.0, 0.5]))
         array([  0., 150.])
         """
@@ -176,10 +171,7 @@ class Preprocessing:
     @property
     def _declared(self) -> dict[str, Any]:
         """What is declared of each column."""
-        if self.encoders is not None:
-            return {column.name: column for column in self.encoders}
-        bounds = self.bounds if self.bounds is not None else (None,) * len(self.columns)
-        return dict(zip(self.columns or ("pixels",), bounds, strict=False))
+        return {column.name: column for column in self.encoders} or {"pixels": self.pixels}
 
 
 @pytree_dataclass
@@ -259,73 +251,6 @@ class Dataset:
             raise ValueError(f"the data set {self.name!r} has no test records.")
         held_out = {"x": self.test_x, "y": self.test_y, "test_x": None, "test_y": None}
         return dataclasses.replace(self, **held_out, present=None)
-
-
-def normalise(x: np.ndarray, ranges: Ranges | None, intercept: bool = False) -> np.ndarray:
-    """Clamps and scales each feature to its declared range, then divides each row by its norm.
-
-    Ranges are mapped to [0, 1]; ``intercept`` appends a feature that is 1 before the division.
-
-    Returns:
-      (n, p) or (n, p + 1) float32, rows of norm 1 up to rounding. A zero row stays zero. A row
-      with a NaN or an infinity becomes NaN throughout: a null record, dropped by training.
-
-    Privacy: each row depends on one record alone (the ranges are declared, not measured), so
-    the same adjacency holds before and after.
-
-    >>> low, high = np.zeros(2), np.array([30.0, 100.0])
-    >>> normalise(np.array([[0, 50], [90, 100], [0, 0]]), (low, high)).round(4)
-    array([[0.    , 1.    ],
-           [0.7071, 0.7071],
-           [0.    , 0.    ]], dtype=float32)
-    """
-    rows, features = x.shape
-    out = np.empty((rows, features + intercept), np.float32)
-    scratch = np.empty((min(rows, _ROWS_IN_CACHE), features))
-    with np.errstate(all="ignore"):
-        for start in range(0, rows, _ROWS_IN_CACHE):
-            block = finite_or_nan(x[start : start + _ROWS_IN_CACHE], scratch)
-            if ranges is not None:
-                low, high = ranges
-                np.minimum(np.maximum(block, low, out=block), high, out=block)
-                block -= low
-                block /= high - low
-            _divide(block, out[start : start + _ROWS_IN_CACHE], intercept)
-    return out
-
-
-def _divide(
-    block: np.ndarray, out: np.ndarray, intercept: bool, constant: float | None = None
-) -> None:
-    """Writes rows divided by their norms, or by a constant, into ``out``.
-
-    A row with a NaN becomes NaN throughout, its intercept included.
-    """
-    features = block.shape[1]
-    norm = np.sqrt(np.einsum("ij,ij->i", block, block) + intercept)[:, None]
-    if constant is not None:
-        norm = np.where(np.isnan(norm), np.nan, constant)
-    norm[norm == 0] = 1.0
-    np.divide(block, norm, out=out[:, :features], casting="unsafe")
-    if intercept:
-        out[:, features:] = 1.0 / norm
-
-
-def finite_or_nan(given: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Returns a float64 copy with infinities as NaN, so that clamping cannot make them finite.
-
-    ``out`` is float64 memory for as many rows or more, or None for new memory.
-
-    >>> finite_or_nan(np.array([1, np.inf]))
-    array([ 1., nan])
-    """
-    block = np.empty(given.shape) if out is None else out[: len(given)]
-    with np.errstate(all="ignore"):
-        np.copyto(block, given, casting="unsafe")
-    finite = np.isfinite(block)
-    if not finite.all():
-        block[~finite] = np.nan
-    return block
 
 
 def check_arrays(name: str, tree: PyTree) -> None:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.arrow import arrow_cells
 
 T = TypeVar("T")
 
@@ -92,18 +91,6 @@ def stated(column: Any) -> str:
 def may_be_numbers(kind: Kind, dtype: str) -> bool:
     """Returns whether a column may hold numbers, by its dtype alone; categories may not."""
     return dtype != "category" and kind in (Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED)
-
-
-def check_numbers(name: str, kind: Kind, dtype: str) -> None:
-    """Raises if a column is stored as what is no number, by its dtype alone.
-
-    >>> check_numbers("age", Kind.NUMBERS, "int64")
-    """
-    if not may_be_numbers(kind, dtype):
-        raise ValueError(
-            f"the column {name!r} must hold one number for each record, got {dtype}: convert it, "
-            "remove it, or declare its levels in a schema."
-        )
 
 
 def check_names(said: str, kind: Kind, dtype: str, unit_type: str | None = None) -> None:
@@ -212,6 +199,33 @@ def cells_of(column: Any) -> np.ndarray:
     if stated and (isinstance(column.dtype, np.dtype) or kind_of(column) == Kind.DATES):
         return np.asarray(column)
     return np.fromiter(column, dtype=object)
+
+
+def arrow_cells(column: Any) -> np.ndarray:
+    """Returns the cells (n,) of a pyarrow column: floats and dates by their dtype, else objects.
+
+    Privacy: raw data. Text that is not UTF-8 raises no error, which would depend on a record.
+    """
+    from pyarrow import types
+
+    kind = column.type
+    if types.is_dictionary(kind):
+        column, kind = column.cast(kind.value_type), kind.value_type
+    if types.is_floating(kind) or types.is_date(kind) or types.is_timestamp(kind):
+        return np.asarray(column)
+    if types.is_integer(kind) and not column.null_count:
+        return np.asarray(column)
+    try:
+        values = column.to_pylist()
+    except UnicodeDecodeError:
+        import pyarrow
+
+        large = types.is_large_string(kind)
+        held = column.cast(pyarrow.large_binary() if large else pyarrow.binary()).to_pylist()
+        values = [
+            None if cell is None else cell.decode("utf-8", "surrogateescape") for cell in held
+        ]
+    return np.fromiter(values, object, len(values))
 
 
 def is_no_number(cell: Any) -> bool:

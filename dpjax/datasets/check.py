@@ -1,6 +1,5 @@
 """NOT PRIVATE: exact counts of problems in a data set, for its owner only."""
 
-import collections
 import dataclasses
 import math
 import os
@@ -9,30 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.datasets.base import Dataset, finite_or_nan
-from dpjax.datasets.cells import MISSING, cells_of
-from dpjax.datasets.check_schema import Owners, constant, exact_counts, narrow
+from dpjax.datasets.base import Dataset
+from dpjax.datasets.cells import cells_of
 from dpjax.datasets.columnar import Matrix
 from dpjax.datasets.csv_files import few
-from dpjax.datasets.labels import (
-    A_NUMBER,
-    Label,
-    check_classes,
-    class_places,
-    exact_stand_ins,
-    label_text,
-    labels_counted,
-    plain,
-    stand_in_problems,
-)
-from dpjax.datasets.loaders import check_schema_alone, check_units, open_table
-from dpjax.datasets.schema import Schema, check_unit
+from dpjax.datasets.encoders import ClassLabel
+from dpjax.datasets.labels import Label, check_labels
+from dpjax.datasets.loaders import check_units, open_table
+from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
 from dpjax.datasets.source import Opened
 from dpjax.datasets.sources import has_columns, is_table_path
-from dpjax.datasets.tables import Bounds, Table, check_size, read_ranges
+from dpjax.datasets.tables import Bounds, Options, Table, check_size, scaled_columns
+from dpjax.datasets.tally import MOST_CLASSES, Tally, is_garbled
 
 _KEEP = " (to keep some: missing = a number for empty cells of numbers, other = true for levels)"
-_MOST_CLASSES = 20  # a column with more distinct values is not a label of classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +46,9 @@ class CheckReport:
       exact_problems: problems for which training would be refused or drop many records, with
         remedies.
       exact_classes: the labels to declare, if the data show them; else None.
-      exact_null_rows: number of records that contribute nothing; None without a schema.
+      exact_null_rows: number of records that contribute nothing.
       exact_undeclared: number of records of each level that is not declared, for each column that
-        has any; None without a schema.
+        has any; None without a column of levels.
       exact_constant: columns that hold one value in all records, clamped and encoded.
       exact_persons: number of units that records belong to; None without any.
       exact_above_cap: number of records beyond ``max_records`` of their unit, which are left out.
@@ -79,13 +68,13 @@ class CheckReport:
     exact_outside: dict[str, int] | None
     exact_zero_rows: int
     exact_duplicate_rows: int
-    exact_problems: tuple[str, ...] = ()
-    exact_classes: tuple[str, ...] | None = None
-    exact_null_rows: int | None = None
-    exact_undeclared: dict[str, dict[str, int]] | None = None
-    exact_constant: tuple[str, ...] = ()
-    exact_persons: int | None = None
-    exact_above_cap: int = 0
+    exact_problems: tuple[str, ...]
+    exact_classes: tuple[str, ...] | None
+    exact_null_rows: int
+    exact_undeclared: dict[str, dict[str, int]] | None
+    exact_constant: tuple[str, ...]
+    exact_persons: int | None
+    exact_above_cap: int
 
     def lines(self) -> list[str]:
         r"""NOT PRIVATE: returns the report as lines of text, one count each.
@@ -97,10 +86,11 @@ class CheckReport:
         NOT PRIVATE: exact counts of the data set 'randhie', for its owner's eyes only.
         rows (person-year): 20190
         labels: 6308 of -1, 13882 of +1, 0 impossible
-        rows with a cell that is no finite number: 0
+        rows with a cell that has no valid value: 0
         values outside the declared bounds: 0
         rows that are zero once scaled: 106
         rows equal to an earlier one: 16104
+        rows that contribute nothing: 0
         """
         outside, null = self.exact_outside, self.exact_null_rows
         if outside is None:
@@ -108,23 +98,17 @@ class CheckReport:
         else:
             bounds = f"values outside the declared bounds: {_by_column(outside)}"
         cells = f" (cells: {_by_column(self.exact_nonfinite)})" if self.exact_nonfinite else ""
-        declared = self.exact_undeclared is not None
-        valid = "that has no valid value" if declared else "that is no finite number"
         return [
             f"NOT PRIVATE: exact counts of the data set {self.name!r}, for its owner's eyes only.",
             f"rows ({self.unit}): {self.exact_rows}",
             f"labels: {self._labels()}{self.exact_impossible_labels} impossible",
-            f"rows with a cell {valid}: {self.exact_nonfinite_rows}{cells}",
+            f"rows with a cell that has no valid value: {self.exact_nonfinite_rows}{cells}",
             bounds,
             *self._levels(),
             f"rows that are zero once scaled: {self.exact_zero_rows}",
             f"rows equal to an earlier one: {self.exact_duplicate_rows}",
             *self._units(),
-            *(
-                []
-                if null is None
-                else [f"rows that contribute nothing: {null}{_KEEP if null else ''}"]
-            ),
+            f"rows that contribute nothing: {null}{_KEEP if null else ''}",
             *(f"wrong: {problem}" for problem in self.exact_problems),
         ]
 
@@ -190,159 +174,68 @@ def check(
     >>> check("randhie").exact_class_counts
     {-1: 6308, 1: 13882}
     """
-    if schema is not None:
-        options = {"label": label, "bounds": bounds, "classes": classes, "unit": unit}
-        options |= {"max_records": max_records, "unit_type": unit_type}
-        check_schema_alone(name_or_path, options)
-        return CheckReport(**exact_counts(name_or_path, Schema.read(schema)))
-    check_units(name_or_path, label, unit, max_records, unit_type)
-    if isinstance(name_or_path, Dataset):
-        if label is not None:
-            raise ValueError("label is for a table: the labels of a Dataset are in y.")
-        table = _of_arrays(name_or_path, classes, unit, bounds)
-        unit = None if unit is None else "unit"
+    options = Options(label, bounds, classes, unit, max_records, unit_type)
+    declare = _to_declare
+    if isinstance(name_or_path, Dataset) and schema is None:
+        check_units(name_or_path, options)
+        table, declare = _of_arrays(name_or_path, options), _to_encode
     else:
-        options = {"label": label, "bounds": bounds, "classes": classes, "unit": unit}
-        table = open_table(name_or_path, **options)
-    if unit is not None:
-        check_unit(table.source, unit, unit_type)
-    tally = _Tally(table, Owners(unit, max_records, unit_type))
-    wanted = [table.label, *([] if unit is None else [unit])]
-    for block in table.source.blocks(wanted, together=table.columns):
-        tally.add(*block)
-    report, problems = tally.report(), table.source.exact_problems()
+        table = open_table(name_or_path, options, schema)
+        declare = _to_declare if schema is None else _to_correct
+    source, where = table.source, f"the label {table.schema.label.column!r} of {table.source.where}"
+    tally = Tally(table.schema, where)
+    for block in source.blocks(*tally.wanted):
+        tally.add(block)
     suggested = _suggested(tally.labels)
-    declare = _to_encode if isinstance(name_or_path, Dataset) else _to_declare
-    advice = None if suggested is None else declare(suggested)
-    problems += _label_problems(table, report, tally.labels, advice)
-    problems += _feature_problems(report)
-    problems += tally.problems()
-    if table.ranges is None and (is_table_path(name_or_path) or has_columns(name_or_path)):
-        problems.append(_bounds_to_declare(table.columns))
-    return dataclasses.replace(report, exact_problems=tuple(problems), exact_classes=suggested)
+    problems = [*undeclared_line_breaks(table.schema, source), *source.exact_problems()]
+    problems += tally.label_problems(None if suggested is None else declare(suggested))
+    problems += (*tally.column_problems(), *tally.unit_problems())
+    fields = tally.fields()
+    if fields["exact_outside"] is None and (
+        is_table_path(name_or_path) or has_columns(name_or_path)
+    ):
+        problems.append(_bounds_to_declare(table.schema.features))
+    return CheckReport(
+        name=table.name,
+        unit=table.unit,
+        **fields,
+        exact_problems=tuple(problems),
+        exact_classes=suggested,
+    )
 
 
-def _of_arrays(
-    data: Dataset, classes: Sequence[Label] | None, unit: Any, bounds: Bounds | None
-) -> Table:
+def _of_arrays(data: Dataset, options: Options) -> Table:
+    if options.label is not None:
+        raise ValueError("label is for a table: the labels of a Dataset are in y.")
     x, y = np.asarray(data.x), np.asarray(data.y)
     if data.present is not None:
         x, y = x[np.asarray(data.present)], y[np.asarray(data.present)]
-    beside = {"y": y} if unit is None else {"y": y, "unit": cells_of(unit)}
+    unit = None if options.unit is None else "unit"
+    beside = {"y": y} if unit is None else {"y": y, "unit": cells_of(options.unit)}
     source = Matrix("the data", x.reshape(len(x), math.prod(x.shape[1:])), beside=beside)
     check_size(source)
     if any(cells.shape != (len(x),) for cells in beside.values()):
         raise ValueError("y and unit must have one entry for each record.")
+    classes = options.classes
     if classes is None:
         count = len((data.preprocessing and data.preprocessing.classes) or ())
         classes = range(count) if count > 2 else (-1, 1)
-    columns = source.names[: -len(beside)]
-    ranges = None if bounds is None else read_ranges(bounds, columns)
-    return Table(data.name, columns, Opened(source), "y", ranges, check_classes(classes))
-
-
-class _Tally:
-    """Counts of a table's records, added up block by block."""
-
-    def __init__(self, table: Table, owners: Owners):
-        self._table, self._owners, self._rows = table, owners, 0
-        self._nonfinite, self._outside = np.zeros((2, len(table.columns)), int)
-        self._least, self._most = np.full((2, len(table.columns)), [[np.inf], [-np.inf]])
-        self._nonfinite_rows = self._zeros = 0
-        self._labels: collections.Counter[Any] = collections.Counter()
-        self._stand_ins = np.zeros(2, int)
-        # 64-bit hashes instead of the rows: half a million rows of 54 features then take 30 MB,
-        # and a collision among them has probability below 1e-8.
-        self._seen: set[int] = set()
-
-    def add(self, numbers: np.ndarray, labels: np.ndarray, *units: np.ndarray) -> None:
-        block = finite_or_nan(numbers)
-        holes = np.isnan(block)
-        self._rows += len(block)
-        self._nonfinite += holes.sum(0)
-        self._nonfinite_rows += int(holes.any(1).sum())
-        self._least = np.fmin(self._least, np.fmin.reduce(block))
-        self._most = np.fmax(self._most, np.fmax.reduce(block))
-        if self._table.ranges is None:
-            self._zeros += int((block == 0).all(1).sum())
-        else:
-            low, high = self._table.ranges
-            self._outside += ((block < low) | (block > high)).sum(0)
-            self._zeros += int((block <= low).all(1).sum())
-        held = [*map(plain, labels.tolist())]
-        self._labels.update(held)
-        self._stand_ins += exact_stand_ins(labels, self._table.classes or ())
-        for cells in units:
-            self._owners.add(cells)
-        pairs = zip(block, held, strict=True)
-        self._seen.update(hash((row.tobytes(), label)) for row, label in pairs)
-
-    def report(self) -> CheckReport:
-        table = self._table
-        counted, other, missing = _labels(self._labels, table.classes or ())
-        outside = None if table.ranges is None else _positive(table.columns, self._outside)
-        return CheckReport(
-            name=table.name,
-            unit=table.unit,
-            exact_rows=self._rows,
-            exact_class_counts=counted,
-            exact_impossible_labels=sum(other.values()) + missing,
-            exact_other_labels=other,
-            exact_nonfinite_rows=self._nonfinite_rows,
-            exact_nonfinite=_positive(table.columns, self._nonfinite),
-            exact_outside=outside,
-            exact_zero_rows=self._zeros,
-            exact_duplicate_rows=self._rows - len(self._seen),
-            exact_constant=constant(table.columns, self._least, self._most),
-            **self._owners.fields(),
-        )
-
-    @property
-    def labels(self) -> collections.Counter[str]:
-        """How often each label occurs, whether or not it is declared; without missing ones."""
-        found: collections.Counter[str] = collections.Counter()
-        for value, count in self._labels.items():
-            if (text := label_text(value)).lower() not in MISSING:
-                found[text] += count
-        return found
-
-    def problems(self) -> list[str]:
-        table = self._table
-        found = stand_in_problems(table.said, self._stand_ins, table.classes or ())
-        if table.ranges is not None:
-            low, high = table.ranges
-            ends = np.clip(self._most, low, high) - np.clip(self._least, low, high)
-            found += narrow("every column", (ends / (high - low)).tolist())
-        return found + self._owners.problems(self._rows)
-
-
-def _labels(
-    values: Mapping[Any, int], classes: Sequence[Label]
-) -> tuple[dict[Label, int], dict[str, int], int]:
-    """Returns the counts of each class, of each other label, and of missing labels."""
-    counted: dict[Label, int] = dict.fromkeys(classes, 0)
-    other: collections.Counter[str] = collections.Counter()
-    missing = 0
-    found = class_places(np.fromiter(values, object, len(values)), classes)
-    for (value, count), place in zip(values.items(), found, strict=True):
-        if place >= 0:
-            counted[classes[int(place)]] += count
-        elif (text := label_text(value)).lower() in MISSING:
-            missing += count
-        else:
-            other[text] += count
-    return counted, dict(other.most_common()), missing
+    schema = Schema(
+        ClassLabel("y", check_labels("classes", classes, 2)),
+        scaled_columns(source.names[: -len(beside)], options.bounds),
+        unit,
+        options.max_records,
+        unit_type=options.unit_type,
+        intercept=False,
+    )
+    check_table(schema, source)
+    return Table(data.name, Opened(source), schema)
 
 
 def _suggested(labels: Mapping[str, int]) -> tuple[str, ...] | None:
-    if not 2 <= len(labels) <= _MOST_CLASSES or any(map(_is_garbled, labels)):
+    if not 2 <= len(labels) <= MOST_CLASSES or any(map(is_garbled, labels)):
         return None
     return tuple(sorted(labels, key=_order))
-
-
-def _is_garbled(label: str) -> bool:
-    """Whether a label was read from bytes that are not UTF-8; it cannot be typed or printed."""
-    return any("\ud800" <= letter <= "\udfff" for letter in label)
 
 
 def _order(label: str) -> tuple[bool, float, str]:
@@ -350,37 +243,6 @@ def _order(label: str) -> tuple[bool, float, str]:
         return False, float(label), ""
     except ValueError:
         return True, 0.0, label.lower()
-
-
-def _label_problems(
-    table: Table, report: CheckReport, labels: collections.Counter[str], declare: str | None
-) -> list[str]:
-    other, counted = report.exact_other_labels, report.exact_class_counts
-    undeclared = table.classes is None
-    absent = [label for label, count in counted.items() if not count]
-    if not (undeclared or other or absent):
-        return []
-    where = table.said
-    if len(other) > _MOST_CLASSES or (undeclared and len(other) < 2):
-        distinct = "1 value" if len(labels) == 1 else f"{len(labels)} different values"
-        return [
-            f"{where} holds {distinct}: it is not a column of classes; name another with --label. "
-            + A_NUMBER
-        ]
-    held = ", ".join(f"{label!r} {count} times" for label, count in labels.most_common())
-    words = [f"{where} holds {held}"]
-    if undeclared:
-        words.append("which labels count is not declared")
-    else:
-        counts = labels_counted(table.classes)
-        words.append(f"declared are {counts}; a record with another label contributes nothing")
-        if absent:
-            words.append(f"no record has {', '.join(map(repr, absent))}")
-    if any(map(_is_garbled, other)):
-        words.append("some labels are not UTF-8: save the file as UTF-8")
-    elif declare is not None:
-        words.append(declare)
-    return ["; ".join(words) + "."]
 
 
 def _to_declare(suggested: tuple[str, ...]) -> str:
@@ -402,22 +264,12 @@ def _to_encode(suggested: tuple[str, ...]) -> str:
     )
 
 
-def _feature_problems(report: CheckReport) -> list[str]:
-    rows, problems = report.exact_rows, []
-    for name, count in report.exact_nonfinite.items():
-        if 2 * count > rows:
-            problems.append(
-                f"the column {name!r} holds no number in {count} of {rows} records, which "
-                "therefore contribute nothing: remove the column from the file, or declare "
-                "its levels in a schema."
-            )
-    for name, count in (report.exact_outside or {}).items():
-        if 2 * count > rows:
-            problems.append(
-                f"the column {name!r} is outside its declared bounds in {count} of {rows} records: "
-                "are the bounds in the units of the file?"
-            )
-    return problems
+def _to_correct(suggested: tuple[str, ...]) -> str:
+    del suggested
+    return (
+        "correct classes under [label] from public knowledge, in words as in the file, or leave "
+        "those records out"
+    )
 
 
 def _bounds_to_declare(columns: tuple[str, ...]) -> str:
@@ -427,10 +279,6 @@ def _bounds_to_declare(columns: tuple[str, ...]) -> str:
         "value of each feature, from public knowledge and not from these records, as "
         f"{{{pairs}}}; then add --bounds bounds.json (in Python bounds='bounds.json')."
     )
-
-
-def _positive(columns: tuple[str, ...], counts: np.ndarray) -> dict[str, int]:
-    return {name: int(count) for name, count in zip(columns, counts, strict=True) if count}
 
 
 def _by_column(counts: dict[str, int]) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.datasets.arrow import arrow_cells
-from dpjax.datasets.cells import Kind, kind_of, stated, to_numbers
+from dpjax.datasets.cells import Kind, arrow_cells, kind_of, stated, to_numbers
 from dpjax.datasets.csv_files import check_unique
 from dpjax.datasets.rows import Rows, SourceFile
 from dpjax.datasets.source import Source

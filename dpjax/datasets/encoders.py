@@ -3,12 +3,23 @@
 import collections
 import dataclasses
 import datetime
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
 
-from dpjax.datasets.cells import EPOCH, MISSING, Kind, to_days, to_numbers
-from dpjax.datasets.labels import Label, check_possible, class_places, encoded, label_text, places
+from dpjax.datasets.cells import EPOCH, MISSING, Kind, may_be_numbers, to_days, to_numbers
+from dpjax.datasets.labels import (
+    Label,
+    check_possible,
+    class_places,
+    declared_classes,
+    encoded,
+    label_text,
+    places,
+)
+from dpjax.datasets.scaling import to_range
+from dpjax.datasets.source import Source
 
 _NUMBERS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED}
 _TEXT_OF_DATES = {Kind.DATES, Kind.WORDS, Kind.MIXED}
@@ -21,6 +32,8 @@ class Column:
 
     name: str
 
+    key: ClassVar[str]
+    """What declares a column of this kind."""
     options: ClassVar[tuple[str, ...]] = ()
     """What may be declared beside the key that says which kind it is."""
     numeric: ClassVar[bool] = False
@@ -42,12 +55,14 @@ class Column:
         """
         raise NotImplementedError
 
-    def check_stored(self, kind: Kind, where: str) -> None:
-        """Raises if no cell of a column that is stored so has a valid value."""
-        if kind not in self.stored:
+    def check_stored(self, source: Source) -> None:
+        """Raises if no cell of a column that is stored as this one of a table has a valid value."""
+        kind, stated = source.kinds[self.name], source.stated[self.name]
+        if kind not in self.stored or (self.numeric and not may_be_numbers(kind, stated)):
+            held = "categories" if stated == "category" else kind.value
             raise ValueError(
-                f"the column {self.name!r} of {where} holds {kind.value}, for which "
-                f"{self._declared} cannot be declared: {_REMEDY[kind]}."
+                f"the column {self.name!r} of {source.where} holds {held}, for which {self.key} "
+                f"cannot be declared: {_REMEDY[kind]}."
             )
 
     def declaration(self) -> dict[str, Any]:
@@ -64,18 +79,36 @@ class Column:
         del cells
         return collections.Counter()
 
-    @property
-    def _declared(self) -> str:
-        return next(iter(self.declaration()))
 
-
+_WORDS = "convert it to numbers, or declare its levels in a schema, or their order"
 _REMEDY = {
     Kind.NUMBERS: "declare bounds as numbers, or levels",
     Kind.BOOLEANS: "declare levels = [false, true], or bounds = [0, 1]",
-    Kind.WORDS: "declare its levels, or its order, or convert it to numbers",
-    Kind.DATES: "declare bounds as dates, such as [2015-01-01, 2025-12-31]",
-    Kind.OTHER: "declare ignore = true, or convert it",
+    Kind.WORDS: _WORDS,
+    Kind.DATES: "declare bounds as dates in a schema, such as [2015-01-01, 2025-12-31]",
+    Kind.MIXED: _WORDS,
+    Kind.OTHER: "convert it, or declare ignore = true in a schema",
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Unscaled(Column):
+    """Numbers that are used as they are: of published data, or where no bounds are declared yet.
+
+    >>> Unscaled("age").encode(np.array(["25", "?"], object)).ravel()
+    array([25., nan])
+    """
+
+    key: ClassVar[str] = "bounds"
+    numeric: ClassVar[bool] = True
+    stored: ClassVar[set[Kind]] = _NUMBERS
+
+    def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
+        del low
+        return to_numbers(cells)[:, None]
+
+    def declaration(self) -> dict[str, Any]:
+        return {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +128,7 @@ class Numeric(Column):
     high: float
     missing: float | None = None
 
+    key: ClassVar[str] = "bounds"
     options: ClassVar[tuple[str, ...]] = ("missing",)
     numeric: ClassVar[bool] = True
     stored: ClassVar[set[Kind]] = _NUMBERS
@@ -103,8 +137,7 @@ class Numeric(Column):
         values = self.values(cells)
         if self.missing is not None:
             values[np.isnan(values)] = self.missing
-        fraction = (np.clip(values, self.low, self.high) - self.low) / (self.high - self.low)
-        return (low + (1 - low) * fraction)[:, None]
+        return to_range(values, self.low, self.high, low)[:, None]
 
     def values(self, cells: np.ndarray) -> np.ndarray:
         """Returns the numbers (n,) in float64, NaN for what is not a finite number."""
@@ -157,6 +190,7 @@ class Categorical(Column):
     levels: tuple[Label, ...]
     other: bool = False
 
+    key: ClassVar[str] = "levels"
     options: ClassVar[tuple[str, ...]] = ("other",)
     stored: ClassVar[set[Kind]] = _OF_LEVELS
 
@@ -174,9 +208,10 @@ class Categorical(Column):
             rows[place < 0] = np.nan
         return rows
 
-    def check_stored(self, kind: Kind, where: str) -> None:
-        super().check_stored(kind, where)
-        _check_levels("levels", self.levels, self.name, kind, where)
+    def check_stored(self, source: Source) -> None:
+        super().check_stored(source)
+        said = f"the column {self.name!r} of {source.where}"
+        check_possible("levels", self.levels, said, source.kinds[self.name])
 
     def declaration(self) -> dict[str, Any]:
         return {"levels": list(self.levels), **({"other": True} if self.other else {})}
@@ -197,15 +232,17 @@ class Ordinal(Column):
 
     order: tuple[Label, ...]
 
+    key: ClassVar[str] = "order"
     stored: ClassVar[set[Kind]] = _OF_LEVELS
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
         spaced = np.append(np.linspace(low, 1.0, len(self.order)), np.nan)
         return spaced[places(cells, self.order)][:, None]
 
-    def check_stored(self, kind: Kind, where: str) -> None:
-        super().check_stored(kind, where)
-        _check_levels("order", self.order, self.name, kind, where)
+    def check_stored(self, source: Source) -> None:
+        super().check_stored(source)
+        said = f"the column {self.name!r} of {source.where}"
+        check_possible("order", self.order, said, source.kinds[self.name])
 
     def declaration(self) -> dict[str, Any]:
         return {"order": list(self.order)}
@@ -217,6 +254,8 @@ class Ordinal(Column):
 @dataclasses.dataclass(frozen=True)
 class Ignored(Column):
     """A column that is not read."""
+
+    key: ClassVar[str] = "ignore"
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -235,7 +274,7 @@ class ClassLabel:
     """A label of declared classes: of two, the first is -1 and the second +1; more are 0, 1, ...
 
     Args:
-      classes: compared as text or as numbers.
+      classes: compared as text or as numbers; empty where the owner is still to declare them.
 
     >>> ClassLabel("ill", ("no", "yes")).encode(np.array(["yes", "no", "?"], object))
     array([ 1., -1., nan], dtype=float32)
@@ -254,10 +293,10 @@ class ClassLabel:
         """
         return encoded(cells, self.classes)
 
-    def check_stored(self, kind: Kind, where: str) -> None:
-        """Raises if no cell of a column that is stored so has a declared class."""
-        _check_label(self.column, kind, _OF_LEVELS, where)
-        _check_levels("classes", self.classes, self.column, kind, where)
+    def check_stored(self, source: Source) -> None:
+        """Raises if no cell of a column that is stored as this one has a declared class."""
+        said, kind = f"the column {self.column!r} of {source.where}", source.kinds[self.column]
+        declared_classes(self.classes or None, said, kind)
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
         """NOT PRIVATE: returns how many cells hold each label that is not declared."""
@@ -293,9 +332,14 @@ class NumberLabel:
         values[(values < self.low) | (values > self.high)] = np.nan
         return (2 * ((values - self.low) / (self.high - self.low)) - 1).astype(np.float32)
 
-    def check_stored(self, kind: Kind, where: str) -> None:
-        """Raises if no cell of a column that is stored so is a number."""
-        _check_label(self.column, kind, _NUMBERS, where)
+    def check_stored(self, source: Source) -> None:
+        """Raises if no cell of a column that is stored as this one is a number."""
+        if (kind := source.kinds[self.column]) not in _NUMBERS:
+            raise ValueError(
+                f"the label {self.column!r} of {source.where} holds {kind.value}: declare classes "
+                "for words or numbers, or bounds for numbers; words that are numbers have to be "
+                "converted."
+            )
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
         """NOT PRIVATE: returns how many cells hold a number outside the range."""
@@ -304,23 +348,16 @@ class NumberLabel:
         return collections.Counter({"a number outside its bounds": outside} if outside else {})
 
 
-def _check_label(name: str, kind: Kind, stored: set[Kind], where: str) -> None:
-    if kind not in stored:
-        raise ValueError(
-            f"the label {name!r} of {where} holds {kind.value}: declare classes for words or "
-            "numbers, or bounds for numbers; words that are numbers have to be converted."
-        )
-
-
-def _check_levels(what: str, levels: tuple[Label, ...], name: str, kind: Kind, where: str) -> None:
-    check_possible(what, levels, f"the column {name!r} of {where}", kind)
-
-
 def _undeclared(cells: np.ndarray, places: np.ndarray) -> collections.Counter[str]:
     unknown = cells[places < 0]
-    return collections.Counter(
-        text for cell in unknown if (text := label_text(cell)).lower() not in MISSING
-    )
+    counts: Iterable[tuple[Any, int]] = ((cell, 1) for cell in unknown)
+    if cells.dtype.kind not in "OT":  # whose cells may be anything
+        counts = collections.Counter(unknown.tolist()).items()
+    found = collections.Counter[str]()
+    for cell, count in counts:
+        if (text := label_text(cell)).lower() not in MISSING:
+            found[text] += count
+    return found
 
 
 def _iso(days: float) -> str:

@@ -9,35 +9,17 @@ import numpy as np
 
 from dpjax.datasets import archives
 from dpjax.datasets.base import Dataset, Preprocessing
+from dpjax.datasets.registry import Spec
 
-# Number of classes of every named set; labels are 0 to 9.
-_CLASSES = 10
-
-
-@dataclasses.dataclass(frozen=True)
-class Images:
-    """One archive of images, with ``X_train``, ``y_train``, ``X_test`` and ``y_test``.
-
-    Args:
-      checksum: sha256 of that archive, or None for an archive that the user makes.
-      shape: of an image of bytes.
-    """
-
-    name: str
-    archive: str
-    checksum: str | None
-    rows: int
-    shape: tuple[int, ...]
-    source: str
-    note: str
-
-
-_CIFAR = Images(
+_CIFAR = Spec(
     name="cifar10",
     archive="cifar10.npz",
     checksum=None,
     rows=50_000,
     shape=(32, 32, 3),
+    unit="image",
+    classes=10,
+    task="10 classes of images, for networks: dpjax.fit",
     source="CIFAR-10 (Krizhevsky, 2009)",
     note="No terms stated. An archive of the whole set, made from the publisher's files.",
 )
@@ -46,7 +28,8 @@ _CIFAR = Images(
 IMAGES = MappingProxyType(
     {
         "mnist": (
-            Images(
+            dataclasses.replace(
+                _CIFAR,
                 name="mnist",
                 archive="mnist.npz",
                 checksum="d2fc8bab397b964798b4c839bd1e705e10a4bb65f4d56a88002229d145796751",
@@ -71,7 +54,7 @@ IMAGES = MappingProxyType(
 )
 
 
-def find_images(name: str) -> tuple[Images, pathlib.Path | None]:
+def find_images(name: str) -> tuple[Spec, pathlib.Path | None]:
     """Returns the archive of a named set that is on this machine, or the last one and None.
 
     >>> find_images("mnist")[0].shape
@@ -103,19 +86,19 @@ def load_images(name: str) -> Dataset:
         )
     raw = archives.read(path, images.checksum)
     for part in ("train", "test"):
-        _check(path, raw, part, images.shape)
+        _check(path, raw, part, images)
     return Dataset(
         x=_scaled(raw["X_train"]),
         y=raw["y_train"].astype(np.int32),
         test_x=_scaled(raw["X_test"]),
         test_y=raw["y_test"].astype(np.int32),
         name=name if len(raw["X_train"]) == IMAGES[name][0].rows else f"{name}-fifth",
-        unit="image",
-        preprocessing=Preprocessing((), ((0.0, 255.0),), classes=tuple(range(_CLASSES))),
+        unit=images.unit,
+        preprocessing=Preprocessing((), classes=tuple(range(images.classes)), pixels=(0.0, 255.0)),
     )
 
 
-def _check(path: pathlib.Path, raw: dict[str, np.ndarray], part: str, shape: tuple[int, ...]):
+def _check(path: pathlib.Path, raw: dict[str, np.ndarray], part: str, entry: Spec):
     """Raises unless the images and labels of ``part`` have the declared shapes and dtypes."""
     images, labels = f"X_{part}", f"y_{part}"
     for name in (images, labels):
@@ -124,17 +107,19 @@ def _check(path: pathlib.Path, raw: dict[str, np.ndarray], part: str, shape: tup
     x, y = raw[images], raw[labels]
     if x.dtype != np.uint8:
         raise ValueError(f"{images!r} of {str(path)!r} must be bytes, 0 to 255, got {x.dtype}.")
-    if x.shape[1:] != shape:
-        raise ValueError(f"{images!r} of {str(path)!r} must be of {shape} each, got {x.shape[1:]}.")
+    if x.shape[1:] != entry.shape:
+        raise ValueError(
+            f"{images!r} of {str(path)!r} must be of {entry.shape} each, got {x.shape[1:]}."
+        )
     if len(x) == 0:
         raise ValueError(f"{images!r} of {str(path)!r} has no image.")
     if y.shape != x.shape[:1]:
         raise ValueError(f"{labels!r} of {str(path)!r} must be (n,), one label for each image.")
     integer = y.dtype.kind in "iu"
-    if not integer or y.min() < 0 or y.max() >= _CLASSES:
+    if not integer or y.min() < 0 or y.max() >= entry.classes:
         held = f"{y.min()} to {y.max()}" if integer else y.dtype
         raise ValueError(
-            f"{labels!r} of {str(path)!r} must be whole numbers from 0 to {_CLASSES - 1}, got "
+            f"{labels!r} of {str(path)!r} must be whole numbers from 0 to {entry.classes - 1}, got "
             f"{held}."
         )
 

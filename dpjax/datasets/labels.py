@@ -14,24 +14,6 @@ Classes = tuple[Label, ...]
 _COUNTED = {1: "one label", 2: "two labels"}
 
 
-def check_classes(classes: Any) -> tuple[Label, ...]:
-    """Returns the declared labels as plain Python values.
-
-    Args:
-      classes: at least two different words, numbers or booleans; of two, the first is the
-        negative class.
-
-    Raises:
-      ValueError: for anything else.
-
-    Privacy: the labels must be known without looking at the data.
-
-    >>> check_classes(["No", "Yes"])
-    ('No', 'Yes')
-    """
-    return check_labels("classes", classes, 2)
-
-
 def check_labels(name: str, labels: Any, least: int) -> tuple[Label, ...]:
     """Returns declared labels as plain Python values.
 
@@ -126,7 +108,7 @@ def declared_classes(classes: Sequence[Label] | None, name: str, kind: Kind) -> 
             "it; the owner of a file can list them with `dpjax data FILE --label COLUMN --check`. "
             f"{A_NUMBER}"
         )
-    classes = check_classes(classes)
+    classes = check_labels("classes", classes, 2)
     check_possible("classes", classes, name, kind)
     return classes
 

@@ -1,7 +1,6 @@
 """``load`` and ``describe``: the named data sets and users' tables, ready for training."""
 
 import dataclasses
-import math
 import os
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from dpjax.datasets import archives
 from dpjax.datasets.base import Dataset
 from dpjax.datasets.columnar import Matrix
 from dpjax.datasets.csv_files import few
+from dpjax.datasets.encoders import ClassLabel, Unscaled
 from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.labels import Label
 from dpjax.datasets.registry import SPECS, Spec, spec
@@ -22,7 +22,7 @@ from dpjax.datasets.scaled import read as read_scaled
 from dpjax.datasets.schema import Schema
 from dpjax.datasets.source import Opened
 from dpjax.datasets.sources import SUFFIXES, has_columns, is_table_path
-from dpjax.datasets.tables import Bounds, Table, Units, read_declared, read_table
+from dpjax.datasets.tables import Bounds, Options, Table, read_table, scaled_columns
 from dpjax.datasets.units import NOT_GROUPED
 
 IJCNN1_TRAINING_ROWS = 35_000  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
@@ -99,114 +99,61 @@ def load(
     >>> data, data.x.shape
     (Dataset(name='randhie', unit='person-year', max_norm=1.0), (20190, 9))
     """
-    options = {"label": label, "bounds": bounds, "unit": unit, "unit_type": unit_type}
-    options |= {"classes": classes, "max_records": max_records, "intercept": intercept or None}
+    options = Options(label, bounds, classes, unit, max_records, unit_type, intercept)
     if is_scaled(name_or_path):
-        check_left_out(options | {"schema": schema}, f"{str(name_or_path)!r}: the file")
+        _check_left_out(options, f"{str(name_or_path)!r}: the file", schema=schema)
         return read_scaled(name_or_path, memory_limit)
-    if schema is not None:
-        check_schema_alone(name_or_path, options)
-        return read_declared(name_or_path, Schema.read(schema), memory_limit)
-    check_units(name_or_path, label, unit, max_records, unit_type)
-    if unit is not None and max_records is None:
-        raise ValueError(
-            f"max_records must say how many records one {unit} contributes at most, got None: "
-            "declare a number without looking at the data."
-        )
-    if unit is not None and memory_limit is not None:
-        raise ValueError(NOT_GROUPED)
-    if isinstance(name_or_path, str | os.PathLike) and name_or_path in IMAGES:
-        if label is not None or bounds is not None or intercept or classes is not None:
+    if schema is None and isinstance(name_or_path, str | os.PathLike) and name_or_path in IMAGES:
+        if any(given is not None for given in (label, bounds, classes, intercept or None)):
             raise ValueError(
                 f"label, bounds, classes and intercept are for tables, not {name_or_path}."
             )
+        check_units(name_or_path, options)
         return load_images(str(name_or_path))
-    table = open_table(
-        name_or_path,
-        label=label,
-        bounds=bounds,
-        classes=classes,
-        memory_limit=memory_limit,
-        unit=unit,
+    table = open_table(name_or_path, options, schema, memory_limit)
+    unscaled = any(isinstance(column, Unscaled) for column in table.schema.columns)
+    if unscaled and _is_user_table(name_or_path):
+        raise ValueError(_undeclared_bounds(table))
+    return table.dataset()
+
+
+def _undeclared_bounds(table: Table) -> str:
+    names = [column.name for column in table.schema.columns]
+    named = ", ".join(f'"{name}": [low, high]' for name in names[:3])
+    more = ", ..." if len(names) > 3 else ""
+    return (
+        f"bounds must declare the range of every feature of {table.source.where}, got None: "
+        "ranges read off the data would leak it. Declare each column in a schema, which "
+        "`dpjax data FILE --template` begins; or, where all columns hold numbers, write the "
+        f"ranges that you know without looking at the data, as {{{named}{more}}}, to a JSON "
+        "file, and pass its path as bounds."
     )
-    if _is_user_table(name_or_path) and bounds is None:
-        named = ", ".join(f'"{column}": [low, high]' for column in table.columns[:3])
-        more = ", ..." if len(table.columns) > 3 else ""
-        raise ValueError(
-            f"bounds must declare the range of every feature of {table.source.where}, got None: "
-            "ranges read off the data would leak it. Declare each column in a schema, which "
-            "`dpjax data FILE --template` begins; or, where all columns hold numbers, write the "
-            f"ranges that you know without looking at the data, as {{{named}{more}}}, to a JSON "
-            "file, and pass its path as bounds."
-        )
-    if unit is None or max_records is None:
-        return table.dataset(intercept)
-    return table.dataset(intercept, Units(unit, max_records, unit_type))
-
-
-def check_schema_alone(table: Any, options: Mapping[str, Any]) -> None:
-    """Raises unless a schema applies to ``table`` and no option beside it declares the same.
-
-    None stands for an option that is left out.
-    """
-    if not _is_user_table(table):
-        shown = repr(str(table)) if isinstance(table, str | os.PathLike) else type(table).__name__
-        raise ValueError(f"schema is for a table of yours, got {shown}: leave schema out.")
-    check_left_out(options, "schema: the schema")
-
-
-def check_left_out(options: Mapping[str, Any], beside: str) -> None:
-    """Raises if an option is there beside what declares the same."""
-    if given := [name for name, value in options.items() if value is not None]:
-        them = "it" if len(given) == 1 else "them"
-        raise ValueError(f"{' and '.join(given)} must be left out beside {beside} declares {them}.")
-
-
-def check_units(
-    table: Any, label: str | None, unit: Any, max_records: int | None, unit_type: str | None
-) -> None:
-    """Raises for options on units that do not go together, or with a table or ``Dataset``."""
-    if unit is None:
-        for name, given in (("max_records", max_records), ("unit_type", unit_type)):
-            if given is not None:
-                raise ValueError(f"{name} is for units: name the column that tells them by unit.")
-        return
-    if max_records is not None:
-        _validate.positive_int("max_records", max_records)
-    if isinstance(table, Dataset):
-        return
-    if not _is_user_table(table):
-        raise ValueError(f"unit={unit!r} names a column, and this is no table of yours.")
-    if is_table_path(table) and str(table).lower().endswith((".npz", ".npy")):
-        raise ValueError(
-            f"unit names a column, and those of {str(table)!r} have no names: save the table as "
-            "CSV or Parquet, or group its arrays by dpjax.datasets.group."
-        )
-    if unit == label:
-        raise ValueError(f"unit and label are both {unit!r}: a label does not tell units apart.")
 
 
 def open_table(
     name_or_path: str | os.PathLike[str] | Any,
-    *,
-    label: str | None = None,
-    bounds: Bounds | None = None,
-    classes: Sequence[Label] | None = None,
+    options: Options = Options(),  # noqa: B008  a tuple
+    schema: Schema | str | os.PathLike[str] | Mapping[str, Any] | None = None,
     memory_limit: int | None = None,
-    unit: str | None = None,
 ) -> Table:
-    """Returns the unscaled table that ``load`` would read.
+    """Returns the table that ``load`` and ``check`` read, with what is declared of it.
 
-    Arguments are those of ``load``, all but the first for a table only; without ``bounds`` it has
-    no ranges, without ``classes`` none are declared.
+    Raises:
+      ValueError: for declarations that do not go together or do not apply; see ``load``.
 
     Privacy: raw data.
 
-    >>> open_table("randhie").columns[:3]
+    >>> open_table("randhie").schema.features[:3]
     ('lncoins', 'idp', 'lpi')
     """
+    if schema is not None:
+        _check_schema_alone(name_or_path, options)
+        return read_table(name_or_path, Schema.read(schema), memory_limit)
+    check_units(name_or_path, options)
+    if options.unit is not None and memory_limit is not None:
+        raise ValueError(NOT_GROUPED)
     if _is_user_table(name_or_path):
-        return read_table(name_or_path, label, bounds, classes, memory_limit, unit)
+        return read_table(name_or_path, options, memory_limit)
     if not isinstance(name_or_path, str | os.PathLike):
         raise ValueError(
             "a table must be a path, a data frame, or a mapping of columns; arrays go into "
@@ -217,13 +164,53 @@ def open_table(
     if pathlib.Path(name_or_path).suffix:
         raise ValueError(f"a table's path must end in {few(SUFFIXES)}, got {str(name_or_path)!r}.")
     entry = spec(str(name_or_path))
+    label, bounds, classes = options[:3]
     if label is not None or bounds is not None or classes is not None:
         raise ValueError(
             f"label, bounds and classes apply only to a file, got label={label!r}, "
             f"bounds={bounds!r} and classes={classes!r} for the named data set {entry.name!r}: "
             "leave them out."
         )
-    return _read_named(entry)
+    return _read_named(entry, options.intercept)
+
+
+def _check_schema_alone(table: Any, options: Options) -> None:
+    """Raises unless a schema applies to ``table`` and no option beside it declares the same."""
+    if not _is_user_table(table):
+        shown = repr(str(table)) if isinstance(table, str | os.PathLike) else type(table).__name__
+        raise ValueError(f"schema is for a table of yours, got {shown}: leave schema out.")
+    _check_left_out(options, "schema: the schema")
+
+
+def _check_left_out(options: Options, beside: str, **others: Any) -> None:
+    """Raises if an option is there beside what declares the same."""
+    given = options._replace(intercept=options.intercept or None)._asdict() | others
+    if named := [name for name, value in given.items() if value is not None]:
+        them = "it" if len(named) == 1 else "them"
+        raise ValueError(f"{' and '.join(named)} must be left out beside {beside} declares {them}.")
+
+
+def check_units(table: Any, options: Options) -> None:
+    """Raises for options on units that do not go together, or with a table or ``Dataset``."""
+    unit, most = options.unit, options.max_records
+    if unit is None:
+        for name, given in (("max_records", most), ("unit_type", options.unit_type)):
+            if given is not None:
+                raise ValueError(f"{name} is for units: name the column that tells them by unit.")
+        return
+    if most is not None:
+        _validate.positive_int("max_records", most)
+    if isinstance(table, Dataset):
+        return
+    if not _is_user_table(table):
+        raise ValueError(f"unit={unit!r} names a column, and this is no table of yours.")
+    if is_table_path(table) and str(table).lower().endswith((".npz", ".npy")):
+        raise ValueError(
+            f"unit names a column, and those of {str(table)!r} have no names: save the table as "
+            "CSV or Parquet, or group its arrays by dpjax.datasets.group."
+        )
+    if unit == options.label:
+        raise ValueError(f"unit and label are both {unit!r}: a label does not tell units apart.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,36 +255,20 @@ def describe() -> list[DatasetInfo]:
     >>> describe()[0].available
     True
     """
-    return [*map(_info, SPECS.values()), *map(_info_of_images, IMAGES)]
+    tables = ((entry, archives.find(entry.archive)) for entry in SPECS.values())
+    return [_info(*found) for found in (*tables, *map(find_images, IMAGES))]
 
 
-def _info_of_images(name: str) -> DatasetInfo:
-    images, path = find_images(name)
-    return DatasetInfo(
-        name=name,
-        rows=images.rows,
-        features=math.prod(images.shape),
-        unit="image",
-        task="10 classes of images, for networks: dpjax.fit",
-        source=images.source,
-        available=path is not None,
-        checksum=images.checksum or "none",
-        note=images.note,
-        path=None if path is None else str(path),
-    )
-
-
-def _info(entry: Spec) -> DatasetInfo:
-    path = archives.find(entry.archive)
+def _info(entry: Spec, path: pathlib.Path | None) -> DatasetInfo:
     return DatasetInfo(
         name=entry.name,
         rows=entry.rows,
-        features=len(entry.columns),
+        features=entry.features,
         unit=entry.unit,
         task=entry.task,
         source=entry.source,
         available=path is not None or archives.downloaded(entry),
-        checksum=entry.checksum,
+        checksum=entry.checksum or "none",
         note=entry.note,
         path=None if path is None else str(path),
     )
@@ -307,12 +278,8 @@ def _is_user_table(table: Any) -> bool:
     return is_table_path(table) or has_columns(table)
 
 
-def _read_named(entry: Spec) -> Table:
+def _read_named(entry: Spec, intercept: bool) -> Table:
     raw = archives.arrays(entry)
-    ranges = None
-    if entry.ranges is not None:
-        low, high = np.array(list(entry.ranges.values())).T
-        ranges = (low, high)
     test, classes = None, (-1, 1)
     if entry.name == "randhie":
         x, y = raw["x"], _signs(raw["mdvis"] > 0)
@@ -324,8 +291,9 @@ def _read_named(entry: Spec) -> Table:
         x, y, classes = raw["X"], raw["y"], tuple(range(1, entry.classes + 1))
     else:
         x, y = raw["X"], _signs(np.isin(raw["y"], entry.positive))
-    opened = Opened(_matrix(entry, x, y), test)
-    return Table(entry.name, entry.columns, opened, "label", ranges, classes, entry.unit)
+    columns = scaled_columns(entry.columns, entry.ranges)
+    schema = Schema(ClassLabel("label", classes), columns, intercept=intercept)
+    return Table(entry.name, Opened(_matrix(entry, x, y), test), schema, entry.unit)
 
 
 def _matrix(entry: Spec, x: np.ndarray, y: np.ndarray) -> Matrix:

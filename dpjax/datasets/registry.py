@@ -1,6 +1,7 @@
 """The named data sets: their contents, sources and declared feature ranges."""
 
 import dataclasses
+import math
 from types import MappingProxyType
 
 from dpjax import _validate
@@ -49,23 +50,32 @@ class Spec:
     """One named data set.
 
     Args:
+      checksum: sha256 of its archive, or None for an archive that the user makes.
       ranges: declared range of each feature, or None if rows are only normalised.
       positive: of an archive with several classes, those that are +1; empty where each class is a
         label of its own.
+      shape: of an image of bytes, in an archive with ``X_train``, ``y_train``, ``X_test`` and
+        ``y_test``.
     """
 
     name: str
     rows: int
-    columns: tuple[str, ...]
     task: str
     source: str
     note: str
     archive: str
-    checksum: str
+    checksum: str | None
+    columns: tuple[str, ...] = ()
     ranges: MappingProxyType[str, tuple[float, float]] | None = None
     unit: str = "row"
     positive: tuple[int, ...] = ()
     classes: int = 2
+    shape: tuple[int, ...] = ()
+
+    @property
+    def features(self) -> int:
+        """Number of features, without an intercept; of pixels."""
+        return len(self.columns) or math.prod(self.shape)
 
 
 _COVTYPE = Spec(

@@ -12,6 +12,7 @@ import numpy as np
 from dpjax import _durable
 from dpjax.datasets.base import Dataset, Preprocessing
 from dpjax.datasets.columnar import mapped_member
+from dpjax.datasets.encoders import Unscaled
 from dpjax.datasets.npz_files import DECLARED
 from dpjax.datasets.rows import Rows
 from dpjax.datasets.schema import column_of
@@ -120,15 +121,15 @@ def fields_of(scale: Preprocessing | None) -> dict[str, Any] | None:
     if scale is None:
         return None
     fields = {field.name: getattr(scale, field.name) for field in dataclasses.fields(scale)}
-    if fields["encoders"] is not None:
-        fields["encoders"] = [(column.name, column.declaration()) for column in fields["encoders"]]
+    fields["encoders"] = [(column.name, column.declaration()) for column in fields["encoders"]]
     return fields
 
 
 def preprocessing_of(fields: dict[str, Any] | None) -> Preprocessing | None:
     """Returns what ``fields_of`` was made of.
 
-    >>> preprocessing_of(fields_of(Preprocessing(("age",), ((0.0, 99.0),)))).features
+    >>> from dpjax.datasets.encoders import Numeric
+    >>> preprocessing_of(fields_of(Preprocessing((Numeric("age", 0.0, 99.0),)))).features
     ('age',)
     """
     if fields is None:
@@ -136,8 +137,6 @@ def preprocessing_of(fields: dict[str, Any] | None) -> Preprocessing | None:
     # JSON knows no tuples, and a preprocessing is compared and hashed by them.
     lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
     held: dict[str, Any] = fields | lists
-    if held["bounds"] is not None:
-        held["bounds"] = tuple(map(tuple, held["bounds"]))
-    if held["encoders"] is not None:
-        held["encoders"] = tuple(column_of(*declared) for declared in held["encoders"])
+    columns = held["encoders"]
+    held["encoders"] = tuple(column_of(*each) if each[1] else Unscaled(each[0]) for each in columns)
     return Preprocessing(**held)

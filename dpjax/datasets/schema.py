@@ -142,17 +142,13 @@ def check_table(schema: Schema, source: Source) -> None:
         ]
     if problems:
         raise ValueError("; ".join(problems) + ".")
-    schema.label.check_stored(source.kinds[schema.label.column], source.where)
-    for name in unit:
-        check_unit(source, name, schema.unit_type)
     for column in schema.columns:
-        column.check_stored(source.kinds[column.name], source.where)
-
-
-def check_unit(source: Source, name: str, unit_type: str | None) -> None:
-    """Raises if a column is stored as what cannot name units."""
-    said = f"the unit {name!r} of {source.where}"
-    check_names(said, source.kinds[name], source.stated[name], unit_type)
+        column.check_stored(source)
+    if not isinstance(schema.label, ClassLabel) or schema.label.classes:  # else to be declared
+        schema.label.check_stored(source)
+    for name in unit:
+        said = f"the unit {name!r} of {source.where}"
+        check_names(said, source.kinds[name], source.stated[name], schema.unit_type)
 
 
 def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:

@@ -1,7 +1,6 @@
-"""Readers for a user's table, by a schema or by the feature ranges declared for it."""
+"""Reader for a table: what is declared of it as a schema, and its rows and labels."""
 
 import csv
-import dataclasses
 import json
 import os
 import pathlib
@@ -11,13 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.base import Dataset, Preprocessing, Ranges
+from dpjax.datasets.base import Dataset, Preprocessing
 from dpjax.datasets.cells import Kind
 from dpjax.datasets.csv_files import check_unique, few
-from dpjax.datasets.encoders import ClassLabel, NumberLabel
+from dpjax.datasets.encoders import ClassLabel, Column, NumberLabel, Numeric, Unscaled
 from dpjax.datasets.labels import Label, declared_classes
 from dpjax.datasets.rows import Rows
-from dpjax.datasets.schema import Schema, check_table, check_unit, undeclared_line_breaks
+from dpjax.datasets.scaling import Ranges
+from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
 from dpjax.datasets.source import Opened, Source
 from dpjax.datasets.sources import is_table_path, open_source
 from dpjax.datasets.units import NOT_GROUPED, group
@@ -25,78 +25,86 @@ from dpjax.datasets.units import NOT_GROUPED, group
 Bounds = str | os.PathLike[str] | Mapping[str, Sequence[float]] | Sequence[Sequence[float]]
 
 
-class Units(NamedTuple):
-    """Whose a record is: the arguments of ``group``, with the column that says it."""
+class Options(NamedTuple):
+    """What ``load`` and ``check`` take in place of a schema, see ``load``."""
 
-    column: str
-    max_records: int
-    unit_type: str | None
+    label: str | None = None
+    bounds: Bounds | None = None
+    classes: Sequence[Label] | None = None
+    unit: str | None = None
+    max_records: int | None = None
+    unit_type: str | None = None
+    intercept: bool = False
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Table:
-    """A table before scaling, with the ranges and classes declared for it.
+class Table(NamedTuple):
+    """A table and what is declared of it.
 
     Args:
-      ranges: lowest and highest value of each feature, declared and not measured, each (p,)
-        float64; None where the features are used as they are.
-      said: what the labels are called in errors.
+      schema: without bounds its columns are ``Unscaled``, and without classes its label has none,
+        which ``check`` allows.
+      unit: what a row stands for where no column says whose it is.
 
     Privacy: raw data.
     """
 
     name: str
-    columns: tuple[str, ...]
     opened: Opened
-    label: str
-    ranges: Ranges | None
-    classes: tuple[Label, ...] | None
+    schema: Schema
     unit: str = "row"
-    said: str = "y"
 
     @property
     def source(self) -> Source:
         """The training records."""
         return self.opened.source
 
-    def dataset(self, intercept: bool, units: Units | None = None) -> Dataset:
-        """Returns the rows and labels for training.
+    def dataset(self) -> Dataset:
+        """Returns the rows and labels for training, with one unit a row where there are units.
 
         Raises:
-          ValueError: if the classes are not declared, or equal no label that is stored so.
+          ValueError: if classes or ``max_records`` are not declared, or records on disk are to be
+            grouped.
 
-        Privacy: row i depends on record i alone.
+        Privacy: row i depends on record i alone; a row that is a unit, on its records.
         """
-        source = self.source
-        classes = declared_classes(self.classes, self.said, source.kinds[self.label])
-        if units is not None:
-            check_unit(source, units.column, units.unit_type)
-        bounds = None
-        if self.ranges is not None:
-            bounds = tuple(zip(*(end.tolist() for end in self.ranges), strict=True))
-        scale = Preprocessing(self.columns, bounds, intercept, classes)
-        data = _dataset(self.name, self.opened, scale, ClassLabel(self.label, classes), units)
-        return data if units else dataclasses.replace(data, unit=self.unit)
+        schema, source = self.schema, self.source
+        label, scale = schema.label, preprocessing_of(schema)
+        label.check_stored(source)
+        for problem in undeclared_line_breaks(schema, source):
+            raise ValueError(problem)
+        if schema.unit is not None and self.opened.on_disk:
+            raise ValueError(NOT_GROUPED)
+        if schema.unit is not None and schema.max_records is None:
+            raise ValueError(
+                f"max_records must say how many records one {schema.unit} contributes at most, got "
+                "None: declare a number without looking at the data."
+            )
+        x: Any
+        y: Any
+        owners = None
+        if self.opened.on_disk:
+            x = Rows(_Encoded(source, scale.wanted, scale.encode, (len(scale.features),)))
+            asked = [label.column], {label.column} if label.numeric else set()
+            y = Rows(_Encoded(source, asked, lambda cells: label.encode(*cells), ()))
+        else:
+            x, y, owners = _encoded(source, scale, label, schema.unit)
+        test_x = test_y = None
+        if self.opened.test is not None:
+            test_x, test_y, _ = _encoded(self.opened.test, scale, label)
+        data = Dataset(x, y, test_x, test_y, self.name, self.unit, 1.0, scale)
+        if schema.unit is None or schema.max_records is None:
+            return data
+        return group(data, owners, schema.max_records, schema.unit, schema.unit_type)
 
 
-def read_table(
-    table: Any,
-    label: str | None,
-    bounds: Bounds | None,
-    classes: Sequence[Label] | None = None,
-    memory_limit: int | None = None,
-    unit: str | None = None,
-) -> Table:
-    """Returns an unscaled table with its declared ranges and classes.
+def read_table(table: Any, declared: Schema | Options, memory_limit: int | None = None) -> Table:
+    """Returns a user's table with what is declared of it.
 
     Args:
       table: the path of a CSV, NPZ, NPY or Parquet file, or a data frame or mapping of columns.
-      label: the label's column (required, but for an NPZ) or array (NPZ, default ``"y"``).
-      bounds: see ``read_ranges``; None attaches no ranges.
-      classes: see ``encode_labels``.
+      declared: a schema, or the options that stand for one.
       memory_limit: bytes of features, in float32, above which a file's rows stay on disk; None for
         any number.
-      unit: a column that is no feature, or None.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -106,98 +114,64 @@ def read_table(
     Privacy: errors depend on the header, the shapes and the dtypes of arrays only, which are taken
       as public.
     """
-    opened = open_source(table, label, memory_limit)
-    source = opened.source
-    where, column = source.where, opened.label or label
-    if column is None:
+    if isinstance(declared, Schema):
+        width = len(declared.features)
+        breaks, label = declared.quoted_line_breaks, declared.label.column
+        opened, schema = open_source(table, label, memory_limit, width, breaks), declared
+    else:
+        opened = open_source(table, declared.label, memory_limit)
+        schema = _schema_of(opened, declared)
+    check_table(schema, opened.source)
+    check_size(opened.source)
+    name = pathlib.Path(table).stem if is_table_path(table) else "table"
+    return Table(name, opened, schema)
+
+
+def _schema_of(opened: Opened, options: Options) -> Schema:
+    """Returns the schema that label, bounds and classes declare."""
+    source, label = opened.source, opened.label or options.label
+    if label is None:
         raise ValueError(
-            f"label must name the label's column of {where}, got None: choose from "
+            f"label must name the label's column of {source.where}, got None: choose from "
             f"{few(source.names)}; or declare each column in a schema, which `dpjax data FILE "
             "--template` begins."
         )
-    _validate.choice("label", column, source.names)
-    if unit is not None:
-        _validate.choice("unit", unit, source.names)
-    columns = tuple(name for name in source.names if name not in (column, unit))
-    Preprocessing(columns, None).check_stored(source)
+    _validate.choice("label", label, source.names)
+    if options.unit is not None:
+        _validate.choice("unit", options.unit, source.names)
+    columns = tuple(name for name in source.names if name not in (label, options.unit))
     if not columns:
-        raise ValueError(f"{where} has no feature column: add one beside the label.")
-    check_size(source)
-    ranges = None if bounds is None else read_ranges(bounds, columns)
-    said = f"the column {label!r} of {where}" if label else f"the labels of {where}"
-    kind = source.kinds[column]
+        raise ValueError(f"{source.where} has no feature column: add one beside the label.")
+    classes, kind = options.classes, source.kinds[label]
     if classes is not None or kind not in (Kind.NUMBERS, Kind.WORDS, Kind.MIXED):
+        said = f"the column {label!r} of {source.where}"
         classes = declared_classes(classes, said, kind)
-    classes = None if classes is None else tuple(classes)
-    return Table(table_name(table), columns, opened, column, ranges, classes, said=said)
+    return Schema(
+        ClassLabel(label, tuple(classes or ())),
+        scaled_columns(columns, options.bounds),
+        options.unit,
+        options.max_records,
+        options.intercept,
+        options.unit_type,
+    )
+
+
+def scaled_columns(columns: Sequence[str], bounds: Bounds | None) -> tuple[Column, ...]:
+    """Returns columns of numbers with these bounds, see ``read_ranges``; unscaled without any.
+
+    >>> scaled_columns(["age"], {"age": [0, 120]})
+    (Numeric(name='age', low=0.0, high=120.0, missing=None),)
+    """
+    if bounds is None:
+        return tuple(map(Unscaled, columns))
+    ranges = zip(*(end.tolist() for end in read_ranges(bounds, columns)), strict=True)
+    return tuple(Numeric(name, *pair) for name, pair in zip(columns, ranges, strict=True))
 
 
 def check_size(source: Source) -> None:
     """Raises if a table has no record."""
     if not source.size:
         raise ValueError(f"{source.where} has no records: training needs at least one.")
-
-
-def table_name(table: Any) -> str:
-    """Returns what a user's table is called in results.
-
-    >>> table_name("data/people.csv"), table_name({"age": [30]})
-    ('people', 'table')
-    """
-    return pathlib.Path(table).stem if is_table_path(table) else "table"
-
-
-def read_declared(table: Any, schema: Schema, memory_limit: int | None = None) -> Dataset:
-    """Returns a table as its schema declares it, with units where it declares them.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if the table has other columns than are declared, or stores them otherwise; or if
-        it has no records, or records on disk that are to be grouped.
-
-    Privacy: row i of the result depends on record i alone; a row that is a unit, on its records.
-      Errors depend on the names of columns and on how they are stored.
-    """
-    label, scale = schema.label, preprocessing_of(schema)
-    width, breaks = len(scale.features), schema.quoted_line_breaks
-    opened = open_source(table, label.column, memory_limit, width, breaks)
-    check_table(schema, opened.source)
-    for problem in undeclared_line_breaks(schema, opened.source):
-        raise ValueError(problem)
-    check_size(opened.source)
-    units = None
-    if schema.unit is not None and schema.max_records is not None:
-        units = Units(schema.unit, schema.max_records, schema.unit_type)
-    return _dataset(table_name(table), opened, scale, label, units)
-
-
-def _dataset(
-    name: str,
-    opened: Opened,
-    scale: Preprocessing,
-    label: ClassLabel | NumberLabel,
-    units: Units | None,
-) -> Dataset:
-    """Returns the rows and labels of a table, with one unit a row where there are units."""
-    source = opened.source
-    x: Any
-    y: Any
-    owners = None
-    if opened.on_disk:
-        if units is not None:
-            raise ValueError(NOT_GROUPED)
-        x = Rows(_Encoded(source, scale.wanted, scale.encode, (len(scale.features),)))
-        asked = [label.column], {label.column} if label.numeric else set()
-        y = Rows(_Encoded(source, asked, lambda cells: label.encode(*cells), ()))
-    else:
-        x, y, owners = _encoded(source, scale, label, units)
-    test_x = test_y = None
-    if opened.test is not None:
-        test_x, test_y, _ = _encoded(opened.test, scale, label)
-    data = Dataset(x, y, test_x, test_y, name, "row", 1.0, scale)
-    if units is None:
-        return data
-    return group(data, owners, units.max_records, units.column, units.unit_type)
 
 
 def preprocessing_of(schema: Schema) -> Preprocessing:
@@ -211,12 +185,10 @@ def preprocessing_of(schema: Schema) -> Preprocessing:
     """
     encoders = tuple(column for column in schema.columns if column.features)
     return Preprocessing(
-        tuple(column.name for column in encoders),
-        None,
+        encoders,
         schema.intercept,
         schema.label.classes,
         schema.label.bounds,
-        encoders,
     )
 
 
@@ -237,17 +209,17 @@ def _encoded(
     source: Source,
     scale: Preprocessing,
     label: ClassLabel | NumberLabel,
-    units: Units | None = None,
+    unit: str | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Returns rows, labels, and the cells that say whose a record is."""
     wanted, numeric, together = scale.wanted
     numeric |= {label.column} if label.numeric else set()
-    unit = [] if units is None else [units.column]
+    beside = [label.column, *([] if unit is None else [unit])]
     count = len(wanted) + bool(together)
     x = np.empty((source.size, len(scale.features)), np.float32)
     y = np.empty(source.size, np.float32)
     owners, start = [], 0
-    for block in source.blocks([*wanted, label.column, *unit], numeric, together):
+    for block in source.blocks([*wanted, *beside], numeric, together):
         stop = start + len(block[count])
         x[start:stop], y[start:stop] = scale.encode(block[:count]), label.encode(block[count])
         owners += block[count + 1 :]

@@ -14,7 +14,7 @@ from sklearn.utils import column_or_1d
 
 from dpjax.datasets.cells import Kind, cells_of, check_unmasked, kind_of, may_be_numbers, to_numbers
 from dpjax.datasets.encoders import NumberLabel
-from dpjax.datasets.labels import check_labels, declared_classes, encoded
+from dpjax.datasets.labels import check_labels
 from dpjax.datasets.sources import Frame, column_keys
 
 
@@ -124,21 +124,6 @@ def declared_labels(classes: Sequence[Any]) -> np.ndarray:
     if len({type(label) if isinstance(label, str | bytes) else 0 for label in known}) > 1:
         raise ValueError(f"classes must be labels of one kind, got {classes!r}.")
     return np.unique(np.array(known))
-
-
-def codes(y: Labels, classes: np.ndarray) -> np.ndarray:
-    """Returns -1 and +1 for two classes, 0, 1, ... for more; NaN for any other label.
-
-    See ``encode_labels``.
-
-    Raises:
-      ValueError: if no label that is stored as ``y`` is can equal one of the classes.
-
-    >>> codes(labels([1, "?", 0, None]), declared_labels((0, 1)))
-    array([ 1., nan, -1., nan], dtype=float32)
-    """
-    known = declared_classes(classes.tolist(), "y", y.kind)
-    return encoded(y.cells, known)
 
 
 def _frame(data: Any) -> Frame | None:

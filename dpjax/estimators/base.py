@@ -7,7 +7,7 @@ import os
 import secrets
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -43,7 +43,7 @@ class PrivateEstimator(BaseEstimator):
     """The part of a private estimator that does not depend on what it predicts.
 
     Its fields are arguments of every estimator, which ``DPLogisticRegression`` explains. A subclass
-    adds its own, and says what its labels and objective are.
+    adds its own, and says what its labels, objective and coefficients are.
     """
 
     epsilon: float = 1.0
@@ -64,24 +64,55 @@ class PrivateEstimator(BaseEstimator):
     unit_type: str | None = None
 
     tune = None  # but of an estimator whose trainings have an accuracy to choose by
+    _linear: ClassVar[bool]
+    """Whether rows must be linear in the features, so that none has a norm of its own."""
+    _penalty: ClassVar[float]
+    """The default regularization, times n epsilon."""
+
+    def _encode(self, y: Any) -> tuple[np.ndarray, tuple[Any, ...] | None]:
+        """Returns encoded labels, and those that count, as ``guarantee.statement`` takes them."""
+        raise NotImplementedError
 
     def _objective(self, size: int) -> Objective:
         """Returns the loss of one record; ``size`` is the declared number of records or units."""
         raise NotImplementedError
 
-    def _fit(self, X: Any, y: np.ndarray, groups: Any, linear: bool, told: Any) -> np.ndarray:
-        """Trains on encoded labels, and returns the parameters of the scaled rows.
+    def _explain(self, params: np.ndarray) -> None:
+        """Sets the public coefficients from the parameters of the scaled rows."""
+        raise NotImplementedError
 
-        ``linear`` is whether rows must be linear in the features, so that none has a norm of its
-        own; ``told`` are the labels that count, as ``guarantee.statement`` takes them.
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Trains privately, which spends the budget once.
+
+        Args:
+          X: (n, p) numbers: an array, a list of lists, or a data frame. A cell that is no real
+            number is a missing value.
+          y: (n,) labels or numbers: an array, a list, or a column of a data frame. A record whose
+            label is missing or not as declared contributes nothing.
+          groups: (n,) integers or words that say whose each record is; None to protect each record
+            by itself.
+
+        Returns:
+          The estimator itself.
+
+        Raises:
+          ValueError: before anything is spent, for arguments that do not fit together and arrays of
+            the wrong shape or dtype; never for a single record, but for lists of unequal length.
         """
+        if y is None:
+            raise ValueError("fit requires y to be passed, but the target y is None.")
+        encoded, told = self._encode(y)
+        self._explain(self._fit(X, encoded, groups, told))
+        return self
+
+    def _fit(self, X: Any, y: np.ndarray, groups: Any, told: Any) -> np.ndarray:
         x = arrays.features(X)
         if len(x) != len(y):
             raise ValueError("X and y must have one length: pass one label in y for each row of X.")
         self._note_features(X, x, reset=True)
         bounds = rows.by_column(self.bounds, X, x.shape[1])
         self._scaling = rows.declare(
-            bounds, self.data_norm, bool(self.fit_intercept), x.shape[1], linear
+            bounds, self.data_norm, bool(self.fit_intercept), x.shape[1], self._linear
         )
         unit = _validate.word("unit", self.unit)
         data = Dataset(self._scaling.rows(x), y, unit=unit, max_norm=1.0)
@@ -123,6 +154,12 @@ class PrivateEstimator(BaseEstimator):
         self._note_features(X, x, reset=False)
         check_array(x, input_name="X", estimator=self)
         return self._scaling.rows(x)
+
+    def _strength(self, size: int) -> float:
+        strength = self.regularization
+        if strength is None:
+            strength = self._penalty / (size * self.epsilon)
+        return _validate.non_negative("regularization", strength)
 
     def _note_features(self, given: Any, x: np.ndarray, reset: bool) -> None:
         # Their number, and their names in a data frame: set by ``fit``, then compared.

@@ -8,12 +8,10 @@ import numpy as np
 from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 
-from dpjax import _validate, objectives
+from dpjax import objectives
+from dpjax.datasets.labels import declared_classes, encoded
 from dpjax.estimators import arrays
 from dpjax.estimators.base import PrivateEstimator
-
-# Chosen on ijcnn1 and randhie, see ``benchmarks/estimator.py``.
-_PENALTY = 2.0
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -103,38 +101,22 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
     classes: Sequence[Any] | None = None
     tune: bool | Mapping[str, Sequence[Any]] | None = None
 
-    _classes = 2  # until ``fit`` has read the declaration
+    _declared = np.array((0, 1))  # until ``fit`` has read the declaration
+    _linear = False
+    _penalty = 2.0  # chosen on ijcnn1 and randhie, see ``benchmarks/estimator.py``
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> "DPLogisticRegression":
-        """Trains privately, which spends the budget once.
-
-        Args:
-          X: (n, p) numbers: an array, a list of lists, or a data frame. A cell that is no real
-            number is a missing value.
-          y: (n,) labels: an array, a list, or a column of a data frame.
-          groups: (n,) integers or words that say whose each record is; None to protect each record
-            by itself.
-
-        Returns:
-          The estimator itself.
-
-        Raises:
-          ValueError: before anything is spent, for arguments that do not fit together and arrays of
-            the wrong shape or dtype; never for a single record, but for lists of unequal length.
-        """
-        if y is None:
-            raise ValueError("fit requires y to be passed, but the target y is None.")
+    def _encode(self, y: Any) -> tuple[np.ndarray, tuple[Any, ...]]:
         labels = arrays.labels(y)
-        classes = arrays.declared_labels(self._declared_classes(labels.cells))
-        self._classes = len(classes)
-        told = tuple(classes.tolist())
-        params = self._fit(X, arrays.codes(labels, classes), groups, False, told)
-        self.classes_ = classes
-        self._weights = params.reshape(len(classes) if len(classes) > 2 else 1, -1)
+        self._declared = arrays.declared_labels(self._declared_classes(labels.cells))
+        told = tuple(self._declared.tolist())
+        return encoded(labels.cells, declared_classes(told, "y", labels.kind)), told
+
+    def _explain(self, params: np.ndarray) -> None:
+        self.classes_ = self._declared
+        self._weights = params.reshape(len(self.classes_) if len(self.classes_) > 2 else 1, -1)
         found = [self._scaling.in_units(weights) for weights in self._weights]
         self.coef_ = np.stack([weights for weights, _ in found])
         self.intercept_ = np.array([constant for _, constant in found])
-        return self
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Returns the log-odds (n,) of the positive class, or the scores (n, K) of K > 2 classes.
@@ -174,10 +156,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
         return self.classes
 
     def _objective(self, size: int) -> objectives.Objective:
-        strength = self.regularization
-        if strength is None:
-            strength = _PENALTY / (size * self.epsilon)
-        strength = _validate.non_negative("regularization", strength)
-        if self._classes > 2:
-            return objectives.softmax(self._classes, strength)
+        strength, count = self._strength(size), len(self._declared)
+        if count > 2:
+            return objectives.softmax(count, strength)
         return objectives.logistic_l2(strength) if strength else objectives.logistic()

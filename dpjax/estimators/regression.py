@@ -11,8 +11,6 @@ from dpjax.estimators import arrays
 from dpjax.estimators.base import PrivateEstimator
 from dpjax.objectives import Objective
 
-# Times 1 / (n epsilon), see ``benchmarks/regression.py``.
-_PENALTY = 1.0
 # Residuals beyond these shares of half the declared range count less, or not.
 _SCALES = {"huber": 0.2, "tukey": 0.8, "welsch": 0.6}
 _LOSSES = {
@@ -28,33 +26,18 @@ class _PrivateRegression(RegressorMixin, PrivateEstimator):
 
     target_bounds: tuple[float, float] | None = None
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Any:
-        """Trains privately, which spends the budget once.
+    _linear = True
+    _penalty = 1.0  # see ``benchmarks/regression.py``
 
-        Args:
-          X: (n, p) numbers: an array, a list of lists, or a data frame. A cell that is no real
-            number is a missing value.
-          y: (n,) numbers. A record whose number is missing or out of ``target_bounds`` contributes
-            nothing.
-          groups: (n,) integers or words that say whose each record is; None to protect each record
-            by itself.
+    def _encode(self, y: Any) -> tuple[np.ndarray, None]:
+        self._target = self._range(y)
+        return arrays.numbers(y, *self._target), None
 
-        Returns:
-          The estimator itself.
-
-        Raises:
-          ValueError: before anything is spent, for arguments that do not fit together and arrays of
-            the wrong shape or dtype; never for a single record, but for lists of unequal length.
-        """
-        if y is None:
-            raise ValueError("fit requires y to be passed, but the target y is None.")
-        low, high = self._range(y)
-        params = self._fit(X, arrays.numbers(y, low, high), groups, True, None)
+    def _explain(self, params: np.ndarray) -> None:
+        low, high = self._target
         weights, constant = self._scaling.in_units(params)
-        self._half, middle = (high - low) / 2, (high + low) / 2
-        self.coef_, self.intercept_ = self._half * weights, middle + self._half * constant
-        self._middle = middle
-        return self
+        self._half, self._middle = (high - low) / 2, (high + low) / 2
+        self.coef_, self.intercept_ = self._half * weights, self._middle + self._half * constant
 
     def predict(self, X: Any) -> np.ndarray:
         """Returns the prediction (n,) for each row, whose features are clamped as those of ``fit``.
@@ -84,12 +67,6 @@ class _PrivateRegression(RegressorMixin, PrivateEstimator):
                 f"target_bounds must be finite with low < high, got {self.target_bounds!r}."
             )
         return low, high
-
-    def _strength(self, size: int) -> float:
-        strength = self.regularization
-        if strength is None:
-            strength = _PENALTY / (size * self.epsilon)
-        return _validate.non_negative("regularization", strength)
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)

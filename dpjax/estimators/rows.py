@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.base import Ranges, finite_or_nan, normalise
+from dpjax.datasets.scaling import Ranges, finite_or_nan, normalise
 from dpjax.datasets.source import ROWS_AT_ONCE
 from dpjax.datasets.tables import read_ranges
 
@@ -55,18 +55,21 @@ class Scaling(NamedTuple):
         >>> Scaling((np.zeros(1), np.full(1, 10.0)), 1.0, True, True).rows(np.array([[10.0]]))
         array([[0.70710677, 0.70710677]], dtype=float32)
         """
-        if self.ranges is not None and not self.linear:
-            return normalise(x, self.ranges, self.intercept)
+        if self.ranges is not None:
+            least, constant = (-1.0, self._largest) if self.linear else (0.0, None)
+            return normalise(x, self.ranges, self.intercept, least, constant)
         count, features = x.shape
         out = np.empty((count, features + self.intercept), np.float32)
         for start in range(0, count, ROWS_AT_ONCE):
-            block = finite_or_nan(x[start : start + ROWS_AT_ONCE])
+            with np.errstate(over="ignore"):
+                block = finite_or_nan(x[start : start + ROWS_AT_ONCE]) / self.norm
+            np.clip(block, -_LARGEST, _LARGEST, out=block)
+            length = np.sqrt(np.einsum("ij,ij->i", block, block))[:, None]
+            shrink, constant = self._constants
             place = out[start : start + ROWS_AT_ONCE]
-            with np.errstate(over="ignore", invalid="ignore"):
-                missing = np.isnan(block).any(axis=1, keepdims=True)
-                block = self._centred(block) if self.ranges is not None else self._within(block)
-            place[:, :features] = np.where(missing, np.nan, block)
-            place[:, features:] = np.where(missing, np.nan, self._constants[1])
+            place[:, :features] = block * (shrink / np.maximum(length, 1.0))
+            place[:, features:] = constant
+            place[np.isnan(length[:, 0])] = np.nan
         return out
 
     def in_units(self, params: np.ndarray) -> tuple[np.ndarray, float]:
@@ -77,34 +80,26 @@ class Scaling(NamedTuple):
         """
         weights = params[: len(params) - self.intercept]
         intercept = float(params[-1]) if self.intercept else 0.0
-        shrink, constant = self._constants
         if self.ranges is None:
+            shrink, constant = self._constants
             return weights * (shrink / self.norm), intercept * constant
         low, high = self.ranges
         if not self.linear:
             weights = weights / (high - low)
             return weights, intercept - float(low @ weights)
-        weights = weights * (2 * shrink / (high - low))
+        weights = weights * (2 * (1 / self._largest) / (high - low))
+        constant = self.intercept / self._largest
         return weights, intercept * constant - float((low + high) / 2 @ weights)
 
-    def _centred(self, block: np.ndarray) -> np.ndarray:
+    @property
+    def _largest(self) -> float:
+        """The norm that a row of features in [-1, 1] has at most."""
         assert self.ranges is not None
-        low, high = self.ranges
-        np.clip(block, low, high, out=block)
-        return (block - (low + high) / 2) * (2 * self._constants[0] / (high - low))
-
-    def _within(self, block: np.ndarray) -> np.ndarray:
-        block /= self.norm
-        np.clip(block, -_LARGEST, _LARGEST, out=block)
-        length = np.sqrt(np.einsum("ij,ij->i", block, block))[:, None]
-        return block * (self._constants[0] / np.maximum(length, 1.0))
+        return math.sqrt(len(self.ranges[0]) + self.intercept)
 
     @property
     def _constants(self) -> tuple[float, float]:
         """What rows of norm at most 1 are multiplied by, and the constant beside them."""
-        if self.linear and self.ranges is not None:
-            largest = math.sqrt(len(self.ranges[0]) + self.intercept)
-            return 1 / largest, self.intercept / largest
         if not self.intercept:
             return 1.0, 0.0
         beside = 1.0 if self.linear else _CONSTANT

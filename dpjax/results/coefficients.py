@@ -130,7 +130,8 @@ def coefficients(
 
     Privacy: post-processing.
 
-    >>> coefficients(np.array([0.5, -2.0]), Preprocessing(("age",), None, True), None)
+    >>> from dpjax.datasets.encoders import Numeric
+    >>> coefficients(np.array([0.5, -2.0]), Preprocessing((Numeric("age", 0, 9),), True), None)
     age             +0.5
     intercept         -2
     """
@@ -176,7 +177,7 @@ def _of_columns(scale: Preprocessing) -> _Scale:
     Rows are divided by a constant, so a prediction is a sum of one term for each column. Each term
     is found by encoding what the schema declares, as the records were encoded.
     """
-    encoders = scale.encoders or ()
+    encoders = scale.encoders
     probes = [_probes(column.declaration()) for column in encoders]
     first = [cells[:1] for cells in probes]
     base = np.asarray(scale.encode(first), np.float64)[0]

@@ -188,10 +188,14 @@ def _lines(text: str) -> list[str]:
 def _filled(line: str) -> str:
     if _CLAIM in line:  # what reads a guarantee finds its claim on one line
         return line
-    item, indents = line.startswith("- "), {}
-    if item:
-        line, indents = line[2:], {"initial_indent": "  - ", "subsequent_indent": "    "}
-    return textwrap.fill(line, _COLUMNS, break_on_hyphens=False, **indents)
+    first, later = ("  - ", "    ") if line.startswith("- ") else ("", "")
+    return textwrap.fill(
+        line.removeprefix("- "),
+        _COLUMNS,
+        initial_indent=first,
+        subsequent_indent=later,
+        break_on_hyphens=False,
+    )
 
 
 def _one_line(value: Any) -> Any:

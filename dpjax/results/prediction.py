@@ -108,7 +108,8 @@ def training_rows(x: Any, preprocessing: Preprocessing | None) -> PyTree:
 
     Privacy: NOT a mechanism; each row depends on its own record.
 
-    >>> scale = Preprocessing(("age",), ((0, 100),), intercept=True)
+    >>> from dpjax.datasets.encoders import Numeric
+    >>> scale = Preprocessing((Numeric("age", 0, 100),), intercept=True)
     >>> rows = training_rows({"age": [100]}, scale)
     >>> training_rows(Dataset(rows, np.zeros(1), preprocessing=scale), scale) is rows
     True

@@ -214,7 +214,7 @@ def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) 
         warnings.warn(remark, RuntimeWarning, stacklevel=3)
     # So that code that loads the parameters can scale inputs as the network does.
     if net.bounds is not None:
-        scale = Preprocessing((), (net.bounds,))
+        scale = Preprocessing((), pixels=net.bounds)
         solution = dataclasses.replace(solution, preprocessing=scale)
     tables = map(evaluator.table, ("held_out", "training"))
     return Trained(solution, net, loss == "cross_entropy", *tables)

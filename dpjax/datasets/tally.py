@@ -1,22 +1,29 @@
-"""NOT PRIVATE: exact counts of what a schema leaves out of a table, for its owner only."""
+"""NOT PRIVATE: exact counts of what declarations leave out of a table, for its owner only."""
 
 import collections
 import datetime
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax.datasets.cells import MISSING, to_day, unit_name
-from dpjax.datasets.encoders import Dates
-from dpjax.datasets.labels import Label, exact_stand_ins, label_text, stand_in_problems
-from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
-from dpjax.datasets.sources import open_source
-from dpjax.datasets.tables import check_size, preprocessing_of, table_name
+from dpjax.datasets.encoders import ClassLabel, Dates, Unscaled
+from dpjax.datasets.labels import (
+    A_NUMBER,
+    Label,
+    exact_stand_ins,
+    label_text,
+    labels_counted,
+    stand_in_problems,
+)
+from dpjax.datasets.schema import Schema
+from dpjax.datasets.tables import preprocessing_of
 
+MOST_CLASSES = 20  # a column with more distinct values is not a label of classes
 _SHOWN = 8  # levels named in one remark
 _NEARLY = 0.9  # of the cells: levels, or dates, are written in another way than is declared
 _NARROW = 0.01  # of the declared bounds: noise hides what differs so little
@@ -33,34 +40,15 @@ _FORMS = {
 }
 
 
-def exact_counts(table: Any, schema: Schema) -> dict[str, Any]:
-    """NOT PRIVATE: returns the fields of a ``CheckReport`` for a table with a schema.
+class Tally:
+    """NOT PRIVATE: counts of a table's records, added up block by block."""
 
-    Raises:
-      ValueError: if the table has other columns than are declared.
-      FileNotFoundError: if there is no such file.
-    """
-    breaks = schema.quoted_line_breaks
-    source = open_source(table, schema.label.column, quoted_line_breaks=breaks).source
-    check_table(schema, source)
-    check_size(source)
-    tally = _Tally(schema)
-    for block in source.blocks(*tally.wanted):
-        tally.add(block)
-    fields = {"name": table_name(table), "unit": "row", **tally.fields()}
-    of_file = (*undeclared_line_breaks(schema, source), *source.exact_problems())
-    of_cells = (*tally.label_problems(), *tally.column_problems(), *tally.unit_problems())
-    return fields | {"exact_problems": (*of_file, *of_cells)}
-
-
-class _Tally:
-    """Counts of a table's records, added up block by block."""
-
-    def __init__(self, schema: Schema):
-        self._schema, self._scale = schema, preprocessing_of(schema)
-        self._columns = self._scale.encoders or ()
-        names, numeric, _ = self._scale.wanted
+    def __init__(self, schema: Schema, said: str):
+        self._schema, self._said, self._scale = schema, said, preprocessing_of(schema)
+        self._columns = self._scale.encoders
+        names = self._scale.columns
         label, unit = schema.label, schema.unit
+        numeric = {column.name for column in self._columns if column.numeric}
         self.wanted = (
             [*names, label.column, *([] if unit is None else [unit])],
             numeric | ({label.column} if label.numeric else set()),
@@ -68,14 +56,18 @@ class _Tally:
         self._rows = self._null_rows = self._invalid_rows = self._impossible = self._zeros = 0
         self._missing, self._outside = collections.Counter[str](), collections.Counter[str]()
         self._undeclared = {name: collections.Counter[str]() for name in names}
-        self._labels, self._codes = collections.Counter[str](), collections.Counter[float]()
+        self.labels, self._other = collections.Counter[str](), collections.Counter[str]()
+        self._codes = collections.Counter[float]()
         self._owners = Owners(schema.unit, schema.max_records, schema.unit_type)
         self._stand_ins = np.zeros(2, int)
         self._dates = {name: list[str]() for name in names}  # some cells that are none
         self._least, self._most = (dict.fromkeys(names, end) for end in (np.inf, -np.inf))
+        # 64-bit hashes instead of the rows: half a million rows of 54 features then take 30 MB,
+        # and a collision among them has probability below 1e-8.
         self._seen: set[int] = set()
 
     def add(self, block: list[np.ndarray]) -> None:
+        """Counts some records, whose cells are those ``wanted``."""
         cells, (labels, *owners) = block[: len(self._columns)], block[len(self._columns) :]
         parts = []
         for column, held in zip(self._columns, cells, strict=True):
@@ -91,11 +83,14 @@ class _Tally:
         rows, y = np.concatenate(parts, axis=1), self._schema.label.encode(labels)
         invalid, impossible = np.isnan(rows).any(axis=1), np.isnan(y)
         nobody = self._owners.add(owners[0]) if owners else False
-        self._stand_ins += exact_stand_ins(labels, self._schema.label.classes or ())
-        self._labels += self._schema.label.exact_undeclared(labels)
+        if (classes := self._scale.classes) is not None:
+            self._stand_ins += exact_stand_ins(labels, classes)
+            self.labels += ClassLabel("", ()).exact_undeclared(labels)
+        self._other += self._schema.label.exact_undeclared(labels)
         self._codes.update(y[~impossible].tolist())
         self._rows += len(y)
-        self._null_rows += int((invalid | impossible | nobody).sum())
+        lost = impossible if self._scale.classes != () else False  # () is still to be declared
+        self._null_rows += int((invalid | lost | nobody).sum())
         self._invalid_rows += int(invalid.sum())
         self._impossible += int(impossible.sum())
         self._zeros += int((rows == 0).all(axis=1).sum())
@@ -103,47 +98,77 @@ class _Tally:
         self._seen.update(hash(row.tobytes()) for row in both)
 
     def fields(self) -> dict[str, Any]:
-        undeclared = {name: dict(held.most_common()) for name, held in self._undeclared.items()}
+        """Returns fields of a ``CheckReport``."""
+        undeclared = None
+        if any(column.key in ("levels", "order") for column in self._columns):
+            held = self._undeclared.items()
+            undeclared = {name: dict(counts.most_common()) for name, counts in held if counts}
+        bounded = not any(isinstance(column, Unscaled) for column in self._columns)
         return {
             "exact_rows": self._rows,
             "exact_class_counts": self._class_counts(),
             "exact_impossible_labels": self._impossible,
-            "exact_other_labels": dict(self._labels.most_common()),
+            "exact_other_labels": dict(self._other.most_common()),
             "exact_nonfinite_rows": self._invalid_rows,
             "exact_nonfinite": _positive(self._missing),
-            "exact_outside": _positive(self._outside),
+            "exact_outside": _positive(self._outside) if bounded else None,
             "exact_zero_rows": self._zeros,
             "exact_duplicate_rows": self._rows - len(self._seen),
             "exact_null_rows": self._null_rows,
-            "exact_undeclared": {name: held for name, held in undeclared.items() if held},
-            "exact_constant": constant(self._least, self._least.values(), self._most.values()),
+            "exact_undeclared": undeclared,
+            "exact_constant": tuple(
+                name for name, low in self._least.items() if np.all(low == self._most[name])
+            ),
             **self._owners.fields(),
         }
 
-    def label_problems(self) -> list[str]:
-        name, problems = self._schema.label.column, []
-        if self._labels:
+    def label_problems(self, advice: str | None) -> list[str]:
+        """Returns what is wrong with the labels; ``advice`` says what to declare of classes."""
+        classes = self._scale.classes
+        if classes is not None:
+            wrong = self._class_problems(classes, advice)
+            return wrong + stand_in_problems(self._said, self._stand_ins, classes)
+        problems = []
+        if self._other:
             problems.append(
-                f"the label {name!r} holds {_few(self._labels)}, which is not declared; such a "
-                "record contributes nothing: correct the label's classes or bounds from public "
-                "knowledge, or leave those records out."
+                f"{self._said} holds {_few(self._other)}, and such a record contributes nothing: "
+                "correct the label's bounds from public knowledge, or leave those records out."
             )
-        absent = [label for label, count in self._class_counts().items() if not count]
-        if absent and self._scale.classes is not None:
-            problems.append(
-                f"no record has the label {', '.join(map(repr, absent))}: are the classes written "
-                "as in the file?"
-            )
-        if self._scale.classes is not None:
-            where = f"the label {name!r}"
-            return problems + stand_in_problems(where, self._stand_ins, self._scale.classes)
         spans = [(max(self._codes) - min(self._codes)) / 2] if len(self._codes) > 1 else []
-        return problems + narrow(f"the label {name!r}", spans)
+        return problems + _narrow(self._said, spans)
+
+    def _class_problems(self, classes: Sequence[Label], advice: str | None) -> list[str]:
+        absent = [label for label, count in self._class_counts().items() if not count]
+        if classes and not (self._other or absent):
+            return []
+        if len(self._other) > MOST_CLASSES or not (classes or len(self._other) > 1):
+            count = len(self.labels)
+            distinct = "1 value" if count == 1 else f"{count} different values"
+            return [
+                f"{self._said} holds {distinct}: it is not a column of classes; name another with "
+                f"--label. {A_NUMBER}"
+            ]
+        held = ", ".join(f"{label!r} {count} times" for label, count in self.labels.most_common())
+        words = [f"{self._said} holds {held}"]
+        if classes:
+            words.append(f"declared are {labels_counted(classes)}; a record with another label "
+                         "contributes nothing")  # fmt: skip
+        else:
+            words.append("which labels count is not declared")
+        if absent:
+            words.append(f"no record has {', '.join(map(repr, absent))}")
+        if any(map(is_garbled, self._other)):
+            words.append("some labels are not UTF-8: save the file as UTF-8")
+        elif advice is not None:
+            words.append(advice)
+        return ["; ".join(words) + "."]
 
     def unit_problems(self) -> list[str]:
+        """Returns what is wrong with the units."""
         return self._owners.problems(self._rows)
 
     def column_problems(self) -> list[str]:
+        """Returns what is wrong with the features."""
         rows, empty = self._rows, np.array([None], object)
         may_lack = [c.name for c in self._columns if np.isnan(c.encode(empty)).any()]
         dated = {name: _of_dates(name, cells) for name, cells in self._dates.items()}
@@ -171,22 +196,23 @@ class _Tally:
             elif 2 * missing > rows and not dated[name]:
                 problems.append(
                     f"the column {name!r} has no valid value in {missing} of {rows} records, which "
-                    "therefore contribute nothing: declare what it holds, ignore = true, or, for "
-                    "numbers, missing = a number."
+                    "therefore contribute nothing: remove the column, or declare in a schema what "
+                    "it holds, ignore = true, or, for numbers, missing = a number."
                 )
             if 2 * self._outside[name] > rows:
                 problems.append(
                     f"the column {name!r} is outside its declared bounds in {self._outside[name]} "
                     f"of {rows} records: are the bounds in the units of the file?"
                 )
-        spans = [np.max(self._most[c.name] - self._least[c.name]) for c in self._columns]
-        return problems + narrow("every column", spans)
+        scaled = [c.name for c in self._columns if not isinstance(c, Unscaled)]
+        spans = [np.max(self._most[name] - self._least[name]) for name in scaled]
+        return problems + _narrow("every column", spans)
 
     def _class_counts(self) -> dict[Label, int]:
         classes = self._scale.classes
         if classes is None:
             return {"a number within its bounds": self._codes.total()}
-        codes = self._schema.label.encode(np.array(classes, object)).tolist()
+        codes = self._schema.label.encode(np.array(classes, object)).tolist() if classes else ()
         return {label: self._codes[code] for label, code in zip(classes, codes, strict=True)}
 
 
@@ -243,8 +269,8 @@ class Owners:
         return problems
 
 
-def narrow(where: str, spans: Sequence[float]) -> list[str]:
-    """NOT PRIVATE: returns what is wrong where all values lie close together.
+def _narrow(where: str, spans: Sequence[float]) -> list[str]:
+    """What is wrong where all values lie close together.
 
     ``spans`` are fractions of the declared bounds, and ``where`` says whose.
     """
@@ -255,12 +281,6 @@ def narrow(where: str, spans: Sequence[float]) -> list[str]:
         f"the values of {where} span less than {_NARROW:.0%} of the declared bounds, so that "
         "records hardly differ once scaled: are the bounds in the units of the file?"
     ]
-
-
-def constant(columns: Iterable[str], least: Iterable, most: Iterable) -> tuple[str, ...]:
-    """NOT PRIVATE: returns the columns whose least and largest values are the same."""
-    ends = zip(columns, least, most, strict=True)
-    return tuple(column for column, low, high in ends if np.all(low == high))
 
 
 def _no_dates(cells: np.ndarray, count: int) -> list[str]:
@@ -291,6 +311,11 @@ def _is_date(text: str, form: str) -> bool:
 def _few(counts: collections.Counter[str]) -> str:
     shown = ", ".join(f"{level!r} {count} times" for level, count in counts.most_common(_SHOWN))
     return shown + (f", ... ({len(counts)} levels in all)" if len(counts) > _SHOWN else "")
+
+
+def is_garbled(label: str) -> bool:
+    """Whether a label was read from bytes that are not UTF-8; it cannot be typed or printed."""
+    return any("\ud800" <= letter <= "\udfff" for letter in label)
 
 
 def _positive(counts: Mapping[str, int]) -> dict[str, int]:
