@@ -85,7 +85,7 @@ def pytest_terminal_summary(terminalreporter, config):
             parts = [seconds for name, seconds in getattr(report, "user_properties", ())]
             found[getattr(report, "nodeid", "")] = sum(parts)
         terminalreporter.section(f"{sum(found.values()):.1f} s to compile")
-        for test in sorted(found, key=found.get, reverse=True)[:30]:
+        for test in sorted(filter(found.get, found), key=found.get, reverse=True)[:30]:
             terminalreporter.line(f"{found[test]:.2f} s {test}")
 
 

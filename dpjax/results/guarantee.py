@@ -188,12 +188,12 @@ def _lines(text: str) -> list[str]:
 def _filled(line: str) -> str:
     if _CLAIM in line:  # what reads a guarantee finds its claim on one line
         return line
-    first, later = ("  - ", "    ") if line.startswith("- ") else ("", "")
+    first, next_ = ("  - ", "    ") if line.startswith("- ") else ("", "")
     return textwrap.fill(
-        line.removeprefix("- "),
+        line.removeprefix("- ") if first else line,
         _COLUMNS,
         initial_indent=first,
-        subsequent_indent=later,
+        subsequent_indent=next_,
         break_on_hyphens=False,
     )
 
