@@ -64,11 +64,12 @@ if TYPE_CHECKING:
         clipped_hessian,
         joint_clipped,
     )
-    from dpjax.driver import ResumeMismatch, SavedSolution, Solution, load, run, save, solve
+    from dpjax.driver import ResumeMismatch, run, solve
     from dpjax.linalg import trust_region_step
     from dpjax.mechanisms import random_key
     from dpjax.objectives import Objective
     from dpjax.reporting import report
+    from dpjax.results import SavedSolution, Solution, load, save
     from dpjax.training import Trained, fit
     from dpjax.tuning import Tuned, tune
 
@@ -173,11 +174,12 @@ _NAMES = {
     ],
     "datasets": ["Dataset"],
     "derivatives": ["clipped_grad", "clipped_grad_difference", "clipped_hessian", "joint_clipped"],
-    "driver": ["ResumeMismatch", "SavedSolution", "Solution", "load", "run", "save", "solve"],
+    "driver": ["ResumeMismatch", "run", "solve"],
     "linalg": ["trust_region_step"],
     "mechanisms": ["random_key"],
     "objectives": ["Objective"],
     "reporting": ["report"],
+    "results": ["SavedSolution", "Solution", "load", "save"],
     "training": ["Trained", "fit"],
     "tuning": ["Tuned", "tune"],
 }

@@ -162,7 +162,7 @@ def test_the_papers_that_are_cited_are_those_of_the_page():
 ROOMS = {"dpjax": dpjax} | {
     f"dpjax.{found.name}": importlib.import_module(f"dpjax.{found.name}")
     for found in pkgutil.iter_modules(dpjax.__path__)
-    if not found.name.startswith("_") and found.name != "cli"
+    if not found.name.startswith("_") and found.name not in ("cli", "display", "placement")
 }
 # Functions in a file of their own name: mkdocstrings takes the file for them.
 SHADOWED = {

@@ -17,7 +17,7 @@ import dpjax
 from dpjax.cli import main
 from dpjax.datasets import Preprocessing, load
 from dpjax.datasets.encoders import Numeric
-from dpjax.driver import predict_table, training_rows
+from dpjax.results import predict_table, training_rows
 
 BOUNDS = {"age": [18, 90], "income": [0, 200]}
 COLUMNS = ("income", "id", "age")  # another order than trained on, and a column to pass over

@@ -17,7 +17,7 @@ from dpjax.datasets import Schema, check, load, template
 from dpjax.datasets.labels import places
 from dpjax.datasets.rows import Rows
 from dpjax.datasets.source import ROWS_AT_ONCE
-from dpjax.driver import training_rows
+from dpjax.results import training_rows
 
 DECLARED = """
 quoted_line_breaks = false

@@ -16,7 +16,7 @@ from dpjax.cli import options
 from dpjax.cli.parser import Parser
 from dpjax.display.bar import Bar
 from dpjax.display.cards import printable
-from dpjax.driver import PredictedRows, predict_table
+from dpjax.results import PredictedRows, predict_table
 
 # Before that a bar would only flicker.
 _QUIET_SECONDS = 2.0

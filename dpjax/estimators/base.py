@@ -18,11 +18,11 @@ from dpjax._typing import Relation
 from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.algorithms import ALGORITHMS, ALL, Algorithm, Status
 from dpjax.datasets import Dataset, group
-from dpjax.driver import Solution, run, solve
+from dpjax.driver import run, solve
 from dpjax.estimators import arrays, rows
 from dpjax.mechanisms import random_key
 from dpjax.objectives import Objective
-from dpjax.results import guarantee
+from dpjax.results import Solution, guarantee
 from dpjax.tuning import SearchPlan, default_settings, plan, run_plan
 
 # What ``fit`` says itself; the rest of a factory's arguments are options of the solver.

@@ -2,7 +2,7 @@
 
 from dpjax._wide import Expansion, accumulate, zeros
 from dpjax.oracles.ball import BallQuery
-from dpjax.oracles.base import ClippedSums, Evaluations, Query
+from dpjax.oracles.base import Query
 from dpjax.oracles.counts import AccuracyQuery, CountQuery
 from dpjax.oracles.difference import LEAST, DifferenceQuery
 from dpjax.oracles.estimate import EstimateQuery
@@ -15,7 +15,7 @@ from dpjax.oracles.once import only_where
 from dpjax.oracles.records import bind, check_examples, check_query
 from dpjax.oracles.score import ScoreQuery, Scores
 from dpjax.oracles.selection import SelectionQuery
-from dpjax.oracles.setting import Setting
+from dpjax.oracles.setting import ClippedSums, Evaluations, Setting
 from dpjax.oracles.subspace import SubspaceQuery
 from dpjax.sampling.factories import (
     check_batch_size,

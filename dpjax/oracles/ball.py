@@ -9,8 +9,9 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64
 from dpjax.accounting import Release
 from dpjax.mechanisms.noise import Ball
-from dpjax.oracles.base import ClippedSums, Records
+from dpjax.oracles.base import Records
 from dpjax.oracles.gradient import GradientQuery
+from dpjax.oracles.setting import ClippedSums
 from dpjax.sampling import FullBatch
 
 

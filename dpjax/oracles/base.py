@@ -1,7 +1,7 @@
 """``Query``: one question to the data: a batch is drawn, a bounded value computed, noise added."""
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -17,38 +17,11 @@ from dpjax.mechanisms import derive
 from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.objectives import Objective
 from dpjax.oracles.once import only_where
-from dpjax.oracles.setting import Setting
+from dpjax.oracles.setting import ClippedSums, Evaluations, Setting
 from dpjax.placement.shard import Spread, over_shares
 from dpjax.sampling.samplers import Sampler, expect
 
 Records = PyTree
-
-
-class Evaluations(NamedTuple):
-    """How many gradients of single records are computed.
-
-    Attributes:
-      declared: those of batches of the declared size.
-      padded: the same with padding rows: each batch counts as its capacity, rounded up to a
-        multiple of 128 if it is above 128.
-    """
-
-    declared: int
-    padded: int
-
-
-class ClippedSums(NamedTuple):
-    """States that the sums of a query's ``exact`` are those of dpjax's clipped functions.
-
-    Such functions enforce the bound by clipping, add records as integers, in blocks, and on any
-    number of devices alike. What a query that does not state this adds is taken to be added record
-    by record, on one device, within a bound that its author asserts.
-
-    Attributes:
-      additions: how many finished sums are added up by floats.
-    """
-
-    additions: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,8 @@ from dpjax.derivatives.linear import prepared, sums, units
 from dpjax.derivatives.linear.records import PreparedLinear, prepare
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.objectives.units import UnitLoss
-from dpjax.oracles.base import ClippedSums, Query, Records
+from dpjax.oracles.base import Query, Records
+from dpjax.oracles.setting import ClippedSums
 from dpjax.placement.stream import shaped
 from dpjax.sampling import FullBatch
 

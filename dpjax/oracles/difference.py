@@ -8,7 +8,8 @@ from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import Expansion
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import ClippedGradDifference, clipped_grad_difference
-from dpjax.oracles.base import ClippedSums, Query, Records
+from dpjax.oracles.base import Query, Records
+from dpjax.oracles.setting import ClippedSums
 
 LEAST = 2.0**-60
 """The least noise over the largest, which float32 must hold.

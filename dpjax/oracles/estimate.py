@@ -18,8 +18,9 @@ from dpjax.derivatives.integers import Summand, Total
 from dpjax.derivatives.rounding import FINISHING
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.mechanisms.noise import Noise, Prefix
-from dpjax.oracles.base import ClippedSums, Evaluations, Query, Records
+from dpjax.oracles.base import Query, Records
 from dpjax.oracles.difference import LEAST
+from dpjax.oracles.setting import ClippedSums, Evaluations
 from dpjax.sampling import Ordered, SinglePass, as_ordered
 from dpjax.sampling.samplers import expect
 

@@ -5,7 +5,8 @@ from typing import Any
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion
 from dpjax.derivatives import ClippedSum, clipped_grad
-from dpjax.oracles.base import ClippedSums, Query, Records
+from dpjax.oracles.base import Query, Records
+from dpjax.oracles.setting import ClippedSums
 
 
 @pytree_dataclass(kw_only=True)

@@ -7,7 +7,8 @@ from dpjax._wide import Expansion
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import clipped_hessian, joint_clipped
 from dpjax.mechanisms.noise import Gaussian, Noise, SymmetricGaussian
-from dpjax.oracles.base import ClippedSums, Query, Records
+from dpjax.oracles.base import Query, Records
+from dpjax.oracles.setting import ClippedSums
 
 
 class SecondOrderAnswer(NamedTuple):

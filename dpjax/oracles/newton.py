@@ -10,7 +10,8 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.derivatives import clipped_hessian, flatten
-from dpjax.oracles.base import ClippedSums, Records
+from dpjax.oracles.base import Records
+from dpjax.oracles.setting import ClippedSums
 from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import FullBatch
 

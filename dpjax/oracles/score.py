@@ -10,8 +10,9 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, to_float64, zeros
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import clipped_grad, flatten
-from dpjax.oracles.base import ClippedSums, Evaluations, Records
+from dpjax.oracles.base import Records
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
+from dpjax.oracles.setting import ClippedSums, Evaluations
 from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import SinglePass, as_ordered
 from dpjax.sampling.samplers import expect

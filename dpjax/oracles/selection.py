@@ -14,8 +14,9 @@ from dpjax.accounting import Release, gumbel_scale
 from dpjax.accounting.release import Quantity
 from dpjax.mechanisms import selection_error
 from dpjax.mechanisms.noise import Gumbel
-from dpjax.oracles.base import ClippedSums, Evaluations, Records
+from dpjax.oracles.base import Records
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
+from dpjax.oracles.setting import ClippedSums, Evaluations
 from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import FullBatch
 

@@ -1,7 +1,7 @@
-"""``Setting``: what all queries of an algorithm share, declared once."""
+"""What queries declare: their setting, how their sums are made, and the gradients they take."""
 
 import dataclasses
-from typing import cast
+from typing import NamedTuple, cast
 
 from dpjax._typing import Relation, pytree_dataclass, static
 from dpjax.objectives import Objective
@@ -58,3 +58,30 @@ class Setting:
     def of_all(self) -> "Setting":
         """This setting with every record asked."""
         return self.drawn_by(FullBatch(self.data_size))
+
+
+class Evaluations(NamedTuple):
+    """How many gradients of single records are computed.
+
+    Attributes:
+      declared: those of batches of the declared size.
+      padded: the same with padding rows: each batch counts as its capacity, rounded up to a
+        multiple of 128 if it is above 128.
+    """
+
+    declared: int
+    padded: int
+
+
+class ClippedSums(NamedTuple):
+    """States that the sums of a query's ``exact`` are those of dpjax's clipped functions.
+
+    Such functions enforce the bound by clipping, add records as integers, in blocks, and on any
+    number of devices alike. What a query that does not state this adds is taken to be added record
+    by record, on one device, within a bound that its author asserts.
+
+    Attributes:
+      additions: how many finished sums are added up by floats.
+    """
+
+    additions: int = 0

@@ -5,8 +5,9 @@ from typing import Any
 from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import Expansion
 from dpjax.derivatives import subspace_clipped
-from dpjax.oracles.base import ClippedSums, Records
+from dpjax.oracles.base import Records
 from dpjax.oracles.hessian import JointQuery
+from dpjax.oracles.setting import ClippedSums
 
 
 @pytree_dataclass(kw_only=True)

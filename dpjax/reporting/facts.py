@@ -13,7 +13,7 @@ from dpjax.accounting import Release
 from dpjax.algorithms import Status
 from dpjax.datasets import Preprocessing
 from dpjax.display.cards import ceil
-from dpjax.driver import Coefficients, Description, SavedSolution, Solution
+from dpjax.results import Coefficients, Description, SavedSolution, Solution
 from dpjax.results.answers import ANSWERS, ENDS, interval, line
 from dpjax.results.guarantee import split_warning
 

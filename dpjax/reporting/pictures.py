@@ -114,7 +114,7 @@ def _locator(**more: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _axes(width: float, height: float, place: tuple[float, ...]) -> Iterator[Any]:
+def _axes(width: float, height: float, place: tuple[float, float, float, float]) -> Iterator[Any]:
     """Gives axes in a figure of a size in inches, whose text stays text."""
     import matplotlib
     from matplotlib.figure import Figure

@@ -21,10 +21,11 @@ from dpjax.algorithms import Algorithm, dp_optimizer
 from dpjax.datasets import Dataset, Preprocessing
 from dpjax.display.cards import ceil
 from dpjax.distributed import Sharded, mesh_of
-from dpjax.driver import Solution, Watch, holds_run, root_key, run
+from dpjax.driver import Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
 from dpjax.objectives import Objective
 from dpjax.placement.processes import team
+from dpjax.results import Solution
 from dpjax.training.evaluation import Evaluator
 from dpjax.training.losses import LossOfOutputs, check_closures, objective_of
 from dpjax.training.network import Network, network

@@ -12,7 +12,7 @@ from dpjax._typing import Array, Params, PyTree
 from dpjax.datasets import Dataset
 from dpjax.datasets.labels import decode_labels
 from dpjax.display.cards import Card, HasCard, card_of
-from dpjax.driver import Solution, training_rows
+from dpjax.results import Solution, training_rows
 from dpjax.results.guarantee import Guarantee
 from dpjax.training.evaluation import outputs_of
 from dpjax.training.network import Flax, Network

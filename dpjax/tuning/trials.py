@@ -15,8 +15,9 @@ import numpy as np
 from dpjax._typing import Array, Params, PyTree
 from dpjax.accounting import NumberOfTrials
 from dpjax.algorithms import Algorithm
-from dpjax.driver import Solution, loop
+from dpjax.driver import loop
 from dpjax.mechanisms import derive
+from dpjax.results import Solution
 
 
 class Draw(NamedTuple):

@@ -11,8 +11,8 @@ from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import Declared
 from dpjax.algorithms.card import AlgorithmBase
 from dpjax.display.cards import Card, HasCard, card_of
-from dpjax.driver import Solution
 from dpjax.oracles import Evaluations
+from dpjax.results import Solution
 from dpjax.results.guarantee import Guarantee
 
 
