@@ -37,14 +37,14 @@ _OPTIONS: options.Options = {
 }
 
 
-def add_options(one: Parser) -> None:
+def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
-    options.add(one, _OPTIONS)
+    options.add(parser, _OPTIONS)
     names = textwrap.fill(
         ", ".join(dpjax.auditing.AUDITS), 78, initial_indent="  ", subsequent_indent="  ",
         break_on_hyphens=False,
     )  # fmt: skip
-    one.describe(
+    parser.describe(
         command,
         "Play distinguishing games against dpjax's own mechanisms, on synthetic records. Exits "
         "with 1 if a claim is refuted, or if an attack is inconclusive or too weak to be "

@@ -18,12 +18,12 @@ _OPTIONS: options.Options = {
 }
 
 
-def add_options(one: Parser) -> None:
+def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
-    options.add(one, *options.PROBLEM, options.ANSWERS, _OPTIONS, options.JSON)
+    options.add(parser, *options.PROBLEM, options.ANSWERS, _OPTIONS, options.JSON)
     # Without a name the shape is that of the embedded data only where none of it is given.
-    one.set_defaults(data=None)
-    one.describe(
+    parser.set_defaults(data=None)
+    parser.describe(
         command,
         "Compute the noise for a budget, and recompute epsilon from it. Only the shape of the data "
         "is used; with --data-size and --dimension the data are not read.",

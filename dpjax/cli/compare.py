@@ -39,11 +39,11 @@ _OPTIONS: options.Options = {
 }
 
 
-def add_options(one: Parser) -> None:
+def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
-    options.add(one, _OPTIONS, options.DATA, options.OBJECTIVE, options.DELTA, options.TABLE)
+    options.add(parser, _OPTIONS, options.DATA, options.OBJECTIVE, options.DELTA, options.TABLE)
     names = [name for name in options.algorithms() if name not in options.taking("domain")]
-    one.describe(
+    parser.describe(
         command,
         "Train algorithms with their defaults at several epsilons, and write a CSV, a picture and "
         "a page of exact values. NOT PRIVATE: for data that may be looked at. After an "

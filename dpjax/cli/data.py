@@ -35,10 +35,10 @@ _OPTIONS: options.Options = {
 }
 
 
-def add_options(one: Parser) -> None:
+def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
-    options.add(one, _OPTIONS, options.TABLE)
-    one.describe(
+    options.add(parser, _OPTIONS, options.TABLE)
+    parser.describe(
         command,
         "List the data sets, or show one. For a table of your own begin a schema with --template, "
         "fill it in, and count what it leaves out with --check.",

@@ -45,10 +45,10 @@ _OF_VERIFY: options.Options = {
 }
 
 
-def add_options(one: Parser) -> None:
+def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
-    one.describe(None, "", _EXAMPLES)
-    verbs = one.add_subparsers(required=True, metavar="VERB")
+    parser.describe(None, "", _EXAMPLES)
+    verbs = parser.add_subparsers(required=True, metavar="VERB")
     verb = verbs.add_parser("create", help="declare a budget in a new file")
     verb.describe(create, "", _EXAMPLES_OF_CREATE)
     options.add(verb, _FILE, _OF_CREATE)

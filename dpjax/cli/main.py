@@ -39,11 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        whole = parser(words[:1])
+        root = parser(words[:1])
         if not words:
-            whole.print_help()
+            root.print_help()
             return 0
-        arguments = whole.parse_args(words)
+        arguments = root.parse_args(words)
         status = arguments.command(arguments)
         sys.stdout.flush()
         return status
@@ -66,13 +66,13 @@ def parser(named: Collection[str] = tuple(COMMANDS)) -> Parser:
     Those that are named have their options, from the file of the command's name. The options tell
     what dpjax has, and so take seconds to import.
     """
-    whole = Parser(prog="dpjax")
-    whole.describe(None, "Train models with differential privacy.", _EXAMPLES)
+    root = Parser(prog="dpjax")
+    root.describe(None, "Train models with differential privacy.", _EXAMPLES)
     version = importlib.metadata.version("dpjax")
-    whole.add_argument("--version", action="version", version=f"dpjax {version}")
-    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+    root.add_argument("--version", action="version", version=f"dpjax {version}")
+    commands = root.add_subparsers(required=True, metavar="COMMAND")
     for name, line in COMMANDS.items():
-        one = commands.add_parser(name, help=line)
+        command = commands.add_parser(name, help=line)
         if name in named:
-            importlib.import_module(f"dpjax.cli.{name}").add_options(one)
-    return whole
+            importlib.import_module(f"dpjax.cli.{name}").add_options(command)
+    return root

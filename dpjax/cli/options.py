@@ -71,11 +71,11 @@ def listed(names: Iterable[str]) -> str:
     return "\n".join(["algorithms, and what a step asks of the data:", *lines, "\n"])
 
 
-def add(one: argparse.ArgumentParser, *groups: Options) -> None:
+def add(parser: argparse.ArgumentParser, *groups: Options) -> None:
     """Adds groups of options to a command."""
     for flag, how in [option for group in groups for option in group.items()]:
         shown = getattr(how.get("type"), "shown", None)
-        one.add_argument(flag, **({"metavar": shown} | how if shown else how))
+        parser.add_argument(flag, **({"metavar": shown} | how if shown else how))
 
 
 def destination(flag: str, how: Mapping[str, Any]) -> str:
@@ -83,7 +83,7 @@ def destination(flag: str, how: Mapping[str, Any]) -> str:
     return how.get("dest", flag.lstrip("-").replace("-", "_"))
 
 
-def given(arguments: argparse.Namespace, *groups: Options) -> dict[str, Any]:
+def values(arguments: argparse.Namespace, *groups: Options) -> dict[str, Any]:
     """Returns the values of those options of the groups that the command has, by name."""
     names = [destination(*option) for group in groups for option in group.items()]
     return {name: getattr(arguments, name) for name in names if name in arguments}

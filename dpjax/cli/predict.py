@@ -44,10 +44,10 @@ _OPTIONS: options.Options = {
 }
 
 
-def add_options(one: Parser) -> None:
+def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
-    options.add(one, options.MODEL, _OPTIONS)
-    one.describe(
+    options.add(parser, options.MODEL, _OPTIONS)
+    parser.describe(
         command,
         "Predict labels by a saved model: CSV with one line for each record, in their order. A "
         "record with a missing value or an undeclared level gets an empty cell. The guarantee "

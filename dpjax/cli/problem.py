@@ -34,10 +34,10 @@ class Setting(NamedTuple):
 
 def load(arguments: argparse.Namespace) -> dpjax.Dataset:
     """Returns the data set that the arguments name."""
-    told = options.given(arguments, options.TABLE, options.UNIT)
-    told["classes"] = classes(arguments.classes)
-    told["memory_limit"] = memory(getattr(arguments, "memory_limit", None))
-    return dpjax.datasets.load(str(arguments.data), **told)
+    chosen = options.values(arguments, options.TABLE, options.UNIT)
+    chosen["classes"] = classes(arguments.classes)
+    chosen["memory_limit"] = memory(getattr(arguments, "memory_limit", None))
+    return dpjax.datasets.load(str(arguments.data), **chosen)
 
 
 def memory(text: str | None) -> int | None:

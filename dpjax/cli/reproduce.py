@@ -19,17 +19,17 @@ dpjax reproduce trust-region --out pictures
 """
 
 
-def add_options(one: Parser) -> None:
+def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
-    one.describe(
+    parser.describe(
         command,
         f"Reproduce a paper's tables and figures: {', '.join(_PAPERS)}. In a checkout of dpjax "
         "this is `python -m benchmarks.papers PAPER ...`, whose --help has the options; the "
         "package itself has no papers. NOT PRIVATE.",
         _EXAMPLES,
     )
-    one.add_argument("paper", metavar="PAPER", help=", ".join(_PAPERS))
-    one.add_argument("more", nargs=argparse.REMAINDER, metavar="...", help="figure and options")
+    parser.add_argument("paper", metavar="PAPER", help=", ".join(_PAPERS))
+    parser.add_argument("more", nargs=argparse.REMAINDER, metavar="...", help="figure and options")
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -64,11 +64,11 @@ _OPTIONS: options.Options = {
 }
 
 
-def add_options(one: Parser) -> None:
+def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
-    options.add(one, *options.PROBLEM, options.ANSWERS, options.TRAINING, _OPTIONS)
-    options.add(one, processes.OPTIONS)
-    one.describe(
+    options.add(parser, *options.PROBLEM, options.ANSWERS, options.TRAINING, _OPTIONS)
+    options.add(parser, processes.OPTIONS)
+    parser.describe(
         command,
         "Train privately. The guarantee covers all that is printed but the times; --exact adds "
         "what it does not cover.",

@@ -20,10 +20,10 @@ dpjax show model --json model.json
 """
 
 
-def add_options(one: Parser) -> None:
+def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
-    options.add(one, options.MODEL, options.JSON)
-    one.describe(
+    options.add(parser, options.MODEL, options.JSON)
+    parser.describe(
         command,
         "Print what a saved model is and guarantees, all of it released or public.",
         _EXAMPLES,

@@ -46,10 +46,10 @@ _OPTIONS: options.Options = {
 }
 
 
-def add_options(one: Parser) -> None:
+def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
-    options.add(one, *options.PROBLEM, _OPTIONS, options.TRAINING)
-    one.describe(
+    options.add(parser, *options.PROBLEM, _OPTIONS, options.TRAINING)
+    parser.describe(
         command,
         "Train with settings drawn at random, and release the training of the highest noisy "
         "accuracy. The budget covers the whole search: what is released, and that nothing else is. "
