@@ -243,7 +243,7 @@ def products(
     *left, last = compute_once(chunk, clipped)
     if square:
         last = (last[:, :, None] * z[:, None]).reshape(blocks, -1, rows)
-    if last.shape[1] == 1:  # the gradient of one score: a product with a vector
+    if outputs == 1 and not square:  # the gradient alone: a product with a vector
         return rounding.block_products(z, last[:, 0], any_order)[:, None]
     return rounding.block_products(jnp.concatenate([last, *left], axis=1), z, any_order)
 
