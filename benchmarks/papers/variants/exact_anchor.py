@@ -62,16 +62,21 @@ class ExactAnchorQuery(Query):
     @property
     def undrawn_shift(self) -> float:
         """What a record that is not drawn adds, over ``bound``, rounding of both included."""
-        alone = self._share * (1 + self.slack_of(self.data_size))
+        # Not in float32, in which a leaf may be: epsilon would come back a digit larger.
+        share = float(self.divisor) / self.data_size
+        alone = share * (1 + self.slack_of(self.data_size))
         # A record that shifts others makes a batch round otherwise even where it is not drawn.
-        alone = alone + (2 * self._batch_slack if self.any_order else 0.0)
-        return float(alone / ((2 + self._share) * (1 + self.slack)))
+        alone += 2 * self._batch_slack if self.any_order else 0.0
+        return alone / ((2 + share) * (1 + self._slack_at(share)))
 
     @property
     def slack(self) -> Any:
         """What rounding adds to the distance of neighbouring sums, in contributions."""
+        return self._slack_at(self._share)
+
+    def _slack_at(self, share: Any) -> Any:
         whole = self.slack_of(self.data_size)
-        return (2 * self._batch_slack + self._share * whole) / (2 + self._share)
+        return (2 * self._batch_slack + share * whole) / (2 + share)
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
