@@ -104,7 +104,7 @@ def spends_nothing(monkeypatch):
 
     for name in ("solve", "run"):
         monkeypatch.setattr(dpjax, name, spent)
-    for loop in ("solve", "advance", "finish", "bind_records"):
+    for loop in ("start", "advance", "finish", "bind_records"):
         monkeypatch.setattr(f"dpjax.driver.loop.{loop}", spent)
 
 
