@@ -72,6 +72,11 @@ class SelectionQuery(ValueQuery):
         """Records of a margin loss are prepared, as for the gradients beside it."""
         return True
 
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
+        """What one record adds to n times a score."""
+        del params, public
+        return self.clip_norm / self.curvature_tolerance
+
     @property
     def sensitivity(self) -> Array | float:
         """How far one record moves a score, rounding of sums and eigenvalues included."""
