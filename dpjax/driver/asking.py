@@ -212,7 +212,8 @@ def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> N
     leaves, structure = jax.tree.flatten((algorithm, examples, params))
     asked = _counted(structure, tuple(map(_shape_of, leaves)))
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
-        check_counts(algorithm, asked)
+        with jax.ensure_compile_time_eval():  # an event has numbers, also inside ``jit``
+            check_counts(algorithm, asked)
 
 
 # What is asked follows from structure, shapes and dtypes, so that a sweep is traced once.
