@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def clipped_sums(
     loss: Any,
-    params: PyTree[Float[ArrayLike, "..."]],
+    params: PyTree,
     batch: PyTree,
     mask: Any,
     weights: tuple[Any, Any],
