@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
 from dpjax._typing import Array
 from dpjax._wide import Expansion
@@ -14,7 +13,7 @@ from dpjax.objectives.linear import LinearLoss, linear_of
 from dpjax.placement.stream import Streamed
 
 if TYPE_CHECKING:
-    from jaxtyping import Float, PyTree, Real
+    from jaxtyping import PyTree, Real
 
 
 def clipped_sums(
