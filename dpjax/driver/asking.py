@@ -3,7 +3,6 @@
 import collections
 import functools
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +19,8 @@ from dpjax.placement.shard import over_shares
 
 # Purposes of the training's key that are not those of a query: their keys are used for other draws.
 _TAKEN = ("order", "step")
+# Whose classes do not change while they are used.
+_FIXED = {"dpjax", "jax", "jaxlib", "numpy", "builtins"}
 
 
 class Bound(NamedTuple):
@@ -192,8 +193,7 @@ class _Counting(Asking):
             params,
             more,
         )
-        laws = (noise for _, noise in query.noises(**public))
-        pairs = zip(parts, laws, strict=True)
+        pairs = zip(parts, (law for _, law in query.noises(**public)), strict=True)
         draws = sum(math.prod(part.shape) for part, law in pairs if law.is_charged)
         self.asked[-1] = self.asked[-1]._replace(noise_draws=draws)
         return answer
@@ -202,17 +202,16 @@ class _Counting(Asking):
 def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> None:
     """Raises if an algorithm or query does what it may not, before anything is spent.
 
-    Of examples and parameters shapes and dtypes are read.
-
     Raises:
-      ValueError: as ``check_query`` and ``Asking``; or, outside ``jit`` alone, as
-        ``check_counts``.
+      ValueError: as ``check_query`` and ``Asking``, and outside ``jit`` as ``check_counts``.
     """
     for query in algorithm.queries:
         check_query(query)
     leaves, structure = jax.tree.flatten((algorithm, examples, params))
-    # A class that is not dpjax's may have changed since it was traced, as in a notebook.
-    count = _counted if all(map(_is_fixed, _kinds(structure))) else _counted.__wrapped__
+    # Another's class may have changed since it was traced, as in a notebook. No node is a leaf.
+    rooms: set[str] = set()
+    jax.tree.leaves(algorithm, is_leaf=lambda node: rooms.add(type(node).__module__.split(".")[0]))
+    count = _counted if rooms <= _FIXED else _counted.__wrapped__
     asked = count(structure, tuple(map(_shape_of, leaves)))
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
         check_counts(algorithm, asked)
@@ -223,18 +222,6 @@ def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> N
 def _counted(structure: Any, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> Questions:
     algorithm, examples, params = jax.tree.unflatten(structure, shapes)
     return questions(algorithm, examples, params, _Counting)
-
-
-def _kinds(structure: Any) -> Iterator[type]:
-    """The classes that a pytree is made of."""
-    if node := structure.node_data():
-        yield node[0]
-    for child in structure.children():
-        yield from _kinds(child)
-
-
-def _is_fixed(kind: type) -> bool:
-    return kind.__module__.split(".")[0] in ("dpjax", "builtins")
 
 
 def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -380,9 +380,8 @@ class Query:
         return Event(tuple(released), self.relation)
 
     def _stated(self, quantity: Quantity) -> Quantity:
-        if self._sums is None:
-            quantity = Quantity(asserted_by=type(self).__name__)
-        return quantity._replace(description=self.description)
+        stated = Quantity(asserted_by=type(self).__name__) if self._sums is None else quantity
+        return stated._replace(description=self.description)
 
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns the releases of ``event``: by default each answer is one, on its own batch."""

@@ -191,6 +191,7 @@ def _search(
     """Makes all trainings, some at once, and returns the best; the host sees no other."""
     number, records, params = chosen.release.number, training.records, training.params
     size, pieces = _pieces(number.cap, records, limit)
+    unit = training.unit_of_privacy
     stacked, rounds = _trials.stack(chosen.algorithms), _trials.rounds_of(chosen.algorithms)
     drawn = _draw(
         stacked, records, training.key, params, number, len(chosen.settings), size * pieces
@@ -211,16 +212,7 @@ def _search(
                 done += step
                 bar.update(min((piece * rounds + done) * size, number.cap * rounds))
                 step = _longer(step, time.monotonic() - begun)
-            best = _choose(
-                stacked,
-                here,
-                carries,
-                records,
-                params,
-                chosen.score,
-                best,
-                **training.unit_of_privacy,
-            )
+            best = _choose(stacked, here, carries, records, params, chosen.score, best, **unit)
         return jax.block_until_ready(best)  # pyright: ignore[reportReturnType] # of some trainings
 
 
