@@ -704,7 +704,7 @@ def _(patch):
 
 @mutant("a query takes over how its base's sums are made")
 def _(patch):
-    patch.setattr(oracles.Query, "__init_subclass__", classmethod(lambda cls: None))
+    patch.setattr(oracles.Query, "_sums", property(lambda self: self.sums))
 
 
 @mutant("all steps booked as one")

@@ -151,6 +151,41 @@ def test_the_driver_itself_refuses_while_tracing(how, monkeypatch):
         jax.jit(lambda key: dpjax.solve(build(how), records(), key=key).params)(KEY)
 
 
+@pytest.mark.parametrize("train", [dpjax.solve, dpjax.run])
+def test_a_class_that_has_changed_since_is_counted_anew(train, monkeypatch):
+    """As in a notebook that loads a module again: neither class nor shapes are others."""
+    train(build(), records(), seed=0)
+    changed = lambda algorithm, key, state, ask: closes(algorithm, ask, state)  # noqa: E731
+    monkeypatch.setattr(Descent, "close", changed)
+    with pytest.raises(ValueError, match="asked 5 times in 4 steps"):
+        train(build(), records(), key=dpjax.random_key())
+
+
+@pytree_dataclass
+class FourBooked(Descent):
+    """Books four answers, however many steps there are."""
+
+    @property
+    def event(self):
+        return self.query.event(4)
+
+
+def test_a_search_counts_what_each_setting_asks():
+    """One program trains all, and the first of them may be the only one that books enough."""
+
+    def make_one(budget, steps):
+        given = dpjax.dp_gradient_descent(
+            dpjax.objectives.logistic(), budget, data_size=N, dimension=P, steps=4, output="last"
+        )
+        fields = {name: getattr(build(query=given.query), name) for name in ("query", "max_steps")}
+        fields |= {"dimension": P, "accountant": "pld", "declared": given.declared}
+        return FourBooked(steps=steps, **fields)
+
+    settings = [{"steps": 4}, {"steps": 5}]
+    with pytest.raises(ValueError, match="asked 5 times in 5 steps"):
+        dpjax.tune(make_one, settings, records(), BUDGET, trials=1.5, cap=2, seed=0)
+
+
 def test_an_algorithm_in_a_wrapper_of_dpjax_is_counted_too():
     plain = functools.partial(make, "dp-gd", data_size=N, dimension=P)
     measured = dpjax.with_accuracy(plain, BUDGET)

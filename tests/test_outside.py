@@ -199,12 +199,20 @@ def test_a_description_is_printed_and_ends_no_line():
     assert "\nUnit of privacy: one row  - x, called" in printed
 
 
-def test_a_class_made_of_another_states_its_own_sums():
+class Listed:
+    """Notes who is made of it, and hands that on to no other base."""
+
+    def __init_subclass__(cls):
+        pass
+
+
+@pytest.mark.parametrize("bases", [(GradientQuery,), (Listed, GradientQuery)])
+def test_a_class_made_of_another_states_its_own_sums(bases):
     """What it inherits may be another ``exact``, so it is charged the most until it says."""
 
     def query(sums):
         members = {} if sums is None else {"sums": sums}
-        kind = dpjax.pytree_dataclass(type("Own", (GradientQuery,), members))
+        kind = dpjax.pytree_dataclass(type("Own", bases, members))
         return kind(**build(GradientQuery).query.__dict__)
 
     own, silent = query(ClippedSums()), query(None)

@@ -19,6 +19,8 @@ from dpjax.placement.shard import over_shares
 
 # Purposes of the training's key that are not those of a query: their keys are used for other draws.
 _TAKEN = ("order", "step")
+# Whose classes do not change while they are used.
+_FIXED = {"dpjax", "jax", "jaxlib", "numpy", "builtins"}
 
 
 class Bound(NamedTuple):
@@ -191,8 +193,7 @@ class _Counting(Asking):
             params,
             more,
         )
-        laws = (noise for _, noise in query.noises(**public))
-        pairs = zip(parts, laws, strict=True)
+        pairs = zip(parts, (law for _, law in query.noises(**public)), strict=True)
         draws = sum(math.prod(part.shape) for part, law in pairs if law.is_charged)
         self.asked[-1] = self.asked[-1]._replace(noise_draws=draws)
         return answer
@@ -201,16 +202,17 @@ class _Counting(Asking):
 def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> None:
     """Raises if an algorithm or query does what it may not, before anything is spent.
 
-    Of examples and parameters shapes and dtypes are read.
-
     Raises:
-      ValueError: as ``check_query`` and ``Asking``; or, outside ``jit`` alone, as
-        ``check_counts``.
+      ValueError: as ``check_query`` and ``Asking``, and outside ``jit`` as ``check_counts``.
     """
     for query in algorithm.queries:
         check_query(query)
     leaves, structure = jax.tree.flatten((algorithm, examples, params))
-    asked = _counted(structure, tuple(map(_shape_of, leaves)))
+    # Another's class may have changed since it was traced, as in a notebook. No node is a leaf.
+    rooms: set[str] = set()
+    jax.tree.leaves(algorithm, is_leaf=lambda node: rooms.add(type(node).__module__.split(".")[0]))
+    count = _counted if rooms <= _FIXED else _counted.__wrapped__
+    asked = count(structure, tuple(map(_shape_of, leaves)))
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
         with jax.ensure_compile_time_eval():  # an event has numbers, also inside ``jit``
             check_counts(algorithm, asked)

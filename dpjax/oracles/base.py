@@ -70,8 +70,10 @@ class Query:
     sums: ClassVar[ClippedSums | None] = None
     """How the sums of ``exact`` are made; None is charged the most."""
 
-    def __init_subclass__(cls) -> None:
-        cls.sums = cls.__dict__.get("sums")
+    @property
+    def _sums(self) -> ClippedSums | None:
+        # Read off the class itself: whoever else is among its bases, nothing is inherited.
+        return type(self).__dict__.get("sums")
 
     @property
     def objective(self) -> Objective:
@@ -277,7 +279,7 @@ class Query:
 
     def _answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
         batch, mask = self._drawn(key, records)
-        if isinstance(batch, Spread) and self.sums is None:
+        if isinstance(batch, Spread) and self._sums is None:
             raise ValueError(
                 f"{type(self).__name__} does not state sums = ClippedSums(), so its sums are those "
                 "of one device: pass the data as they are, without distributed.shard."
@@ -378,9 +380,8 @@ class Query:
         return Event(tuple(released), self.relation)
 
     def _stated(self, quantity: Quantity) -> Quantity:
-        if self.sums is None:
-            quantity = Quantity(asserted_by=type(self).__name__)
-        return quantity._replace(description=self.description)
+        stated = Quantity(asserted_by=type(self).__name__) if self._sums is None else quantity
+        return stated._replace(description=self.description)
 
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns the releases of ``event``: by default each answer is one, on its own batch."""
@@ -406,14 +407,14 @@ class Query:
     @property
     def in_any_row(self) -> bool:
         """Whether a record's contribution is the same bits in any row: in closed form, float64."""
-        return self.sums is not None and self.objective.linear is not None
+        return self._sums is not None and self.objective.linear is not None
 
     def slack_of(self, rows: int) -> float:
         """Returns ``slack`` for sums over at most so many rows."""
         charged = most_rows(rows, self.relation, self.in_any_row)
         shifted = 0.0 if self.in_any_row else shift_slack(charged, self.relation)
         # Without a statement records may be added one by one, as by ``accumulate``.
-        more = charged if self.sums is None else self.sums.additions
+        more = charged if self._sums is None else self._sums.additions
         # Noise is added before the sum is rounded to float32, so that rounding is not charged.
         rounded = sum_slack(charged, self.relation, self.any_order, narrowed=False, additions=more)
         return rounded + shifted

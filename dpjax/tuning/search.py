@@ -19,6 +19,7 @@ from dpjax.algorithms import Status
 from dpjax.datasets import Dataset
 from dpjax.display.bar import Bar
 from dpjax.distributed import mesh_of
+from dpjax.driver.asking import check_questions
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.loop import describe
 from dpjax.driver.prepare import Training, prepare, starting_point
@@ -171,6 +172,8 @@ def run_plan(
     check_score(chosen.score, starting_point(chosen.algorithms[0], params))
     root = root_key(key, seed)
     training = prepare(chosen.algorithms[0], data, root, params, seeded=seed is not None)
+    for other in chosen.algorithms[1:]:  # of one structure, but each with its own event
+        check_questions(other, training.examples, training.params)
     kept = Kept(None, ledger, label, part).named(training.data)
     with claimed(root, ADVICE), _booked(chosen, kept, training):
         best = _search(chosen, training, limit, progress)
@@ -188,6 +191,7 @@ def _search(
     """Makes all trainings, some at once, and returns the best; the host sees no other."""
     number, records, params = chosen.release.number, training.records, training.params
     size, pieces = _pieces(number.cap, records, limit)
+    unit = training.unit_of_privacy
     stacked, rounds = _trials.stack(chosen.algorithms), _trials.rounds_of(chosen.algorithms)
     drawn = _draw(
         stacked, records, training.key, params, number, len(chosen.settings), size * pieces
@@ -208,16 +212,7 @@ def _search(
                 done += step
                 bar.update(min((piece * rounds + done) * size, number.cap * rounds))
                 step = _longer(step, time.monotonic() - begun)
-            best = _choose(
-                stacked,
-                here,
-                carries,
-                records,
-                params,
-                chosen.score,
-                best,
-                **training.unit_of_privacy,
-            )
+            best = _choose(stacked, here, carries, records, params, chosen.score, best, **unit)
         return jax.block_until_ready(best)  # pyright: ignore[reportReturnType] # of some trainings
 
 
