@@ -97,6 +97,16 @@ def planted(name):
             forget()
 
 
+def answering(patch, kind, bug):
+    """Plants ``bug`` as the answer of one kind of query, where no class may have its own."""
+    answer = oracles.Query.answer
+
+    def planted(self, *args, **public):
+        return (bug if isinstance(self, kind) else answer)(self, *args, **public)
+
+    patch.setattr(oracles.Query, "answer", planted)
+
+
 def forget():
     """Drops every cache of the product and of the tests."""
     for name, module in list(sys.modules.items()):
@@ -394,12 +404,12 @@ def _(patch):
 
 @mutant("a selection at every step")
 def _(patch):
-    answer = SelectionQuery.answer
+    answer = oracles.Query.answer
 
     def always(self, *args, filled, **kwargs):
         return answer(self, *args, filled=self.candidates, **kwargs)
 
-    patch.setattr(SelectionQuery, "answer", always)
+    answering(patch, SelectionQuery, always)
 
 
 @mutant("a selection in float32")
@@ -715,19 +725,19 @@ def _(patch):
 
 @mutant("divisor is the realised number of rows")
 def _(patch):
-    answer = GradientQuery.answer
+    answer = oracles.Query.answer
 
     def divided(self, key, records, params):
         rows = jax.tree.leaves(records)[0].shape[0]
         noisy = answer(self, key, records, params)
         return jax.tree.map(lambda leaf: leaf * (self.data_size / rows), noisy)
 
-    patch.setattr(GradientQuery, "answer", divided)
+    answering(patch, GradientQuery, divided)
 
 
 @mutant("momentum of raw gradients, before the noise")
 def _(patch):
-    step, answer, moved = Stagewise.step, GradientQuery.answer, []
+    step, answer, moved = Stagewise.step, oracles.Query.answer, []
 
     def remembering(self, key, state, ask):
         moved.append((self, state))
@@ -747,12 +757,12 @@ def _(patch):
         return jax.tree.map(lambda n, r: n + rho * r / self.divisor, noisy, raw)
 
     patch.setattr(Stagewise, "step", remembering)
-    patch.setattr(GradientQuery, "answer", pushed)
+    answering(patch, GradientQuery, pushed)
 
 
 @mutant("divisor is the realised batch")
 def _(patch):
-    answer, drawn, sizes = GradientQuery.answer, GradientQuery._drawn, []
+    answer, drawn, sizes = oracles.Query.answer, GradientQuery._drawn, []
 
     def counting(self, key, records):
         batch, mask = drawn(self, key, records)
@@ -765,7 +775,7 @@ def _(patch):
         return jax.tree.map(lambda leaf: leaf * (self.divisor / size), noisy)
 
     patch.setattr(GradientQuery, "_drawn", counting)
-    patch.setattr(GradientQuery, "answer", divided)
+    answering(patch, GradientQuery, divided)
 
 
 # Samplers.
