@@ -9,6 +9,7 @@ import urllib.request
 import warnings
 import zipfile
 import zlib
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ LIBSVM_MD5 = {
 }
 
 # Errors of NumPy for a file that is not an archive of plain arrays.
-DAMAGED = (EOFError, OSError, TypeError, ValueError, zipfile.BadZipFile, zlib.error)
+DAMAGED = (EOFError, OSError, TypeError, ValueError, zipfile.BadZipFile, zlib.error, TokenError)
 
 
 def cache_folder() -> pathlib.Path:

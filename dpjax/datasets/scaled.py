@@ -1,15 +1,19 @@
 """Data that were scaled once: an NPZ of their rows, with what was declared of them beside."""
 
+import contextlib
 import dataclasses
 import json
+import math
 import os
 import pathlib
+import struct
 import zipfile
 from typing import Any
 
 import numpy as np
 
 from dpjax import _durable
+from dpjax.datasets.archives import DAMAGED
 from dpjax.datasets.base import Dataset, Preprocessing
 from dpjax.datasets.columnar import mapped_member
 from dpjax.datasets.encoders import Unscaled
@@ -20,6 +24,8 @@ from dpjax.datasets.units import NOT_GROUPED
 
 _ARRAYS = ("x", "y", "test_x", "test_y", "present")
 _ROWS = 8192  # written at once
+# What is raised for a file that is none, or that another program changed.
+_DAMAGED = (*DAMAGED, AttributeError, LookupError, RuntimeError, struct.error)
 
 
 def write(data: Dataset, path: str | os.PathLike[str]) -> None:
@@ -35,7 +41,7 @@ def write(data: Dataset, path: str | os.PathLike[str]) -> None:
       path: ends in .npz. A file that is there is replaced, once all is written.
 
     Raises:
-      ValueError: for another name.
+      ValueError: for another name, or arrays that do not go together.
       OSError: if the file cannot be written; what was there before is still there.
 
     Privacy: the file HOLDS THE RECORDS, scaled, and labels: as secret as the table. Its owner alone
@@ -51,7 +57,13 @@ def write(data: Dataset, path: str | os.PathLike[str]) -> None:
     """
     if not os.fspath(path).lower().endswith(".npz"):
         raise ValueError(f"scaled rows are written as NPZ: name a file .npz, not {str(path)!r}.")
-    declared = {"name": data.name, "unit": data.unit, "max_norm": data.max_norm}
+    if not _fits(data):
+        raise ValueError(
+            "x and y must be arrays of numbers with one record a row, and x must have the features "
+            "of preprocessing: dataclasses.replace(data, preprocessing=None) forgets them."
+        )
+    most = None if data.max_norm is None else float(data.max_norm)
+    declared = {"name": data.name, "unit": data.unit, "max_norm": most}
     declared |= {"preprocessing": fields_of(data.preprocessing)}
     with (
         _durable.replacing(path, _durable.PRIVATE_FILE) as file,
@@ -73,38 +85,75 @@ def is_scaled(table: Any) -> bool:
     named = isinstance(table, str | os.PathLike) and os.fspath(table).lower().endswith(".npz")
     if not named or not zipfile.is_zipfile(table):
         return False
-    with zipfile.ZipFile(table) as archive:
+    with contextlib.suppress(*_DAMAGED), zipfile.ZipFile(table) as archive:
         return DECLARED in archive.namelist()
+    return False
 
 
 def declared_in(path: str | os.PathLike[str]) -> tuple[str | None, Preprocessing | None]:
     """Returns the unit, where records are grouped, and what was declared of them."""
-    with zipfile.ZipFile(path) as archive:
-        declared = json.loads(archive.read(DECLARED))
-        grouped = "present.npy" in archive.namelist()
-    return declared["unit"] if grouped else None, preprocessing_of(declared["preprocessing"])
+    data = _mapped(path)
+    return None if data.present is None else data.unit, data.preprocessing
 
 
 def read(path: str | os.PathLike[str], memory_limit: int | None = None) -> Dataset:
     """Returns the data of a file that ``write`` made; above ``memory_limit`` its rows stay there.
 
     Raises:
-      ValueError: if they exceed the limit and are grouped into units.
+      ValueError: if they exceed the limit and are grouped into units, or the file is damaged.
 
     Privacy: raw data.
     """
-    with zipfile.ZipFile(path) as archive:
-        declared = json.loads(archive.read(DECLARED))
-        names = [name for name in _ARRAYS if f"{name}.npy" in archive.namelist()]
-    arrays: dict[str, Any] = {name: mapped_member(pathlib.Path(path), name) for name in names}
-    on_disk = memory_limit is not None and arrays["x"].nbytes > memory_limit
-    if on_disk and "present" in names:
+    data = _mapped(path)
+    on_disk = memory_limit is not None and data.x.nbytes > memory_limit
+    if on_disk and data.present is not None:
         raise ValueError(NOT_GROUPED)
-    for name in names:
-        left = on_disk and name in ("x", "y")
-        arrays[name] = Rows(arrays[name]) if left else np.array(arrays[name])
-    return Dataset(
-        **arrays | declared | {"preprocessing": preprocessing_of(declared["preprocessing"])}
+    arrays: dict[str, Any] = {}
+    for name in _ARRAYS:
+        if (leaf := getattr(data, name)) is not None:
+            arrays[name] = Rows(leaf) if on_disk and name in ("x", "y") else np.array(leaf)
+    return dataclasses.replace(data, **arrays)
+
+
+def _mapped(path: str | os.PathLike[str]) -> Dataset:
+    """Returns the data with maps of the file as arrays.
+
+    Privacy: errors depend on what is declared, and on the shapes and dtypes of arrays.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            declared = json.loads(archive.read(DECLARED))
+            names = [name for name in _ARRAYS if f"{name}.npy" in archive.namelist()]
+        arrays: dict[str, Any] = {name: mapped_member(pathlib.Path(path), name) for name in names}
+        scale = preprocessing_of(declared["preprocessing"])
+        data = Dataset(**arrays | declared | {"preprocessing": scale})
+        if fits := all(leaf is not None for leaf in arrays.values()):
+            fits = _fits(data)
+    except _DAMAGED:
+        fits = False
+    if not fits:
+        raise ValueError(
+            f"{str(path)!r} is not as dpjax.datasets.write writes it: damaged, compressed or "
+            "changed since. Write it again from its table, `dpjax data FILE --write`."
+        )
+    return data
+
+
+def _fits(data: Dataset) -> bool:
+    """Whether shapes, dtypes and what was declared go together, as JAX does not check."""
+    x, y, present, scale = data.x, data.y, data.present, data.preprocessing
+    axes = 1 if present is None else 2
+    pairs = [(x, y, axes)]
+    if data.test_x is not None or data.test_y is not None:
+        pairs.append((data.test_x, data.test_y, 1))
+    return (
+        all(getattr(leaf, "dtype", np.dtype("O")).kind in "biuf" for p in pairs for leaf in p[:2])
+        and all(x.ndim > n and x.shape[:n] == y.shape[:n] for x, y, n in pairs)
+        and (present is None or (present.dtype == bool and present.shape == x.shape[:2]))
+        and (scale is None or not scale.columns or x.shape[axes:] == (len(scale.features),))
+        and isinstance(data.name, str)
+        and isinstance(data.unit, str)
+        and (data.max_norm is None or 0 <= data.max_norm < math.inf)
     )
 
 
