@@ -183,6 +183,10 @@ _NAMES = {
     "training": ["Trained", "fit"],
     "tuning": ["Tuned", "tune"],
 }
+_MOVED = {
+    "baselines": "dpjax.algorithms",
+    "experiments": "dpjax.comparison, and benchmarks/papers of a checkout",
+}
 _ROOM_OF = {name: room for room, names in _NAMES.items() for name in names}
 
 
@@ -193,7 +197,8 @@ def __getattr__(name: str) -> Any:
     else:
         found = None if name.startswith("_") else _factories().get(name)
         if found is None:
-            raise AttributeError(f"module 'dpjax' has no attribute {name!r}")
+            where = f"; it is {_MOVED[name]} now" if name in _MOVED else ""
+            raise AttributeError(f"module 'dpjax' has no attribute {name!r}{where}")
     globals()[name] = found
     return found
 
