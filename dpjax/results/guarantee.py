@@ -150,10 +150,9 @@ def _law(event: Event) -> str:
     """How losses add up: composed, in a closed form by name, or as a class from elsewhere says."""
     if event.is_gaussian:
         return "gaussian"
-    if all(release.mechanism == "ball" for release in event.releases):
-        return "ball"
+    lossless = all(release.is_lossless(event.relation) for release in event.releases)
     for release in event.releases:
-        if type(release).whole_epsilon is not Release.whole_epsilon:
+        if lossless or type(release).whole_epsilon is not Release.whole_epsilon:
             return release.mechanism
     return "composed"
 

@@ -33,7 +33,8 @@ def remarks(algorithm: Algorithm) -> list[str]:
     epsilon, delta = map(float, algorithm.declared)
     n = algorithm.queries[0].data_size
     # Ball noise promises no epsilon, and its guarantee says which release meets its delta.
-    if all(release.mechanism == "ball" for release in algorithm.event.releases):
+    event = algorithm.event
+    if all(release.is_lossless(event.relation) for release in event.releases):
         return []
     found = accounting.remarks(epsilon, delta, n)
     p = getattr(algorithm, "subspace_dimension", algorithm.dimension)
