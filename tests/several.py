@@ -22,7 +22,7 @@ import dpjax
 from dpjax.placement import shard as sharding
 from dpjax.datasets.rows import Rows
 from dpjax.distributed import shard, stream
-from dpjax.driver import loop, prepare, program
+from dpjax.driver import loop, prepare
 
 n = {ROWS}
 budget = dpjax.PrivacyBudget(1.0, 1e-6)

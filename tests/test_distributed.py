@@ -113,7 +113,7 @@ def program(name, mesh):
     data = sharding.place((x, y), mesh)
     start = sharding.everywhere((jax.random.key(0), jnp.zeros(4)), data)
     given = algorithm(name)
-    return program._solve.lower(given, data, *start, unit="row", unit_rows=False).compile()
+    return dpjax.driver.program._solve.lower(given, data, *start, unit="row", unit_rows=False).compile()
 
 
 for name in ("dp-tr", "dp-adam"):
@@ -270,7 +270,7 @@ def test_c12_c13_eight_devices_release_what_one_does_and_mistakes_are_seen():
         one, eight = found[name]
         assert one == eight, name
     assert len(found["same"]) == 15 and all(found["same"])
-    assert "Mine is not dpjax's" in found["own"]
+    assert "Mine does not state sums" in found["own"]
     one, eight = found["twice"]
     assert one != eight
     for name in ("wrong solve", "wrong run"):

@@ -19,7 +19,9 @@ from dpjax.oracles import (
     HessianQuery,
     JointQuery,
     NetworkQuery,
+    NewtonQuery,
     ScoreQuery,
+    SelectionQuery,
     Setting,
     SubspaceQuery,
     bind,
@@ -160,8 +162,8 @@ def test_c30_every_query_of_every_algorithm_is_attacked_above(name):
     more = {"kept": 0.3} if name == "spider" else {}
     algorithm = make(name, data_size=N, dimension=P, **more)
     attacked = {type(q) for q in queries("zero_out").values()}
-    # Those of a single pass have a divisor of their own, and tests in tests/test_spider.py.
-    attacked |= {EstimateQuery, ScoreQuery}
+    # In files of their own: test_spider.py, test_newton.py, test_selection.py.
+    attacked |= {EstimateQuery, ScoreQuery, NewtonQuery, SelectionQuery}
     assert {type(q) for q in algorithm.queries} <= attacked
     every = [getattr(r, "disjoint_parts", ()) or (r,) for r in algorithm.event.releases]
     releases = {release.name for parts in every for release in parts}

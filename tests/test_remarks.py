@@ -186,7 +186,7 @@ def test_a_certificate_that_overflows_is_none_and_says_why(case):
     name, objective, more, start = OVERFLOWS[case]
     algorithm = toy(name, objective=objective, **more)
     train = dpjax.run if case == "step size" else dpjax.solve
-    solution = train(algorithm, toy_records(), key=jax.random.key(3), params=jnp.full(P, start))
+    solution = train(algorithm, toy_records(), key=jax.random.key(4), params=jnp.full(P, start))
     assert solution.certificate is None
     assert NO_CERTIFICATE in solution.remarks
 
