@@ -113,7 +113,8 @@ def program(name, mesh):
     data = sharding.place((x, y), mesh)
     start = sharding.everywhere((jax.random.key(0), jnp.zeros(4)), data)
     given = algorithm(name)
-    return dpjax.driver.program._solve.lower(given, data, *start, unit="row", unit_rows=False).compile()
+    solve = dpjax.driver.program._solve
+    return solve.lower(given, data, *start, unit="row", unit_rows=False).compile()
 
 
 for name in ("dp-tr", "dp-adam"):
