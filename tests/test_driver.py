@@ -220,6 +220,8 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
         assert f"- {release.name.replace('_', ' ')}: {words}" in text
         bound = "a drawn record adds at most" if release.is_subsampled else "sensitivity"
         bound = "sensitivity" if release.mechanism == "ball" else bound
+        if release.mechanism == "exponential":
+            bound = "one record changes a score by at most"
         assert (
             f"{bound} {dpjax.results.guarantee.ceil(release.sensitivity)}" in text
             and "(enforced by clipping)" in text
@@ -396,7 +398,7 @@ BAD_FACTORY = {
     "clip_norm absent": ({"objective": PLAIN, "step_size": 1.0}, "clip_norm is required"),
     "accountant": ({"accountant": "rpd"}, "unknown accountant 'rpd'; did you mean 'rdp'"),
     "accountant paper": ({"accountant": "paper"}, "in benchmarks/papers/noise.py"),
-    "certify": ({"certify": "last_qeury"}, "certify.*'last_query'"),
+    "certify": ({"certify": "last_qeury"}, "certify must be .*got 'last_qeury'"),
     "beta 0": ({"beta": 0.0}, "beta must be strictly between 0 and 1"),
     "beta 1": ({"beta": 1.0}, "beta must be"),
     "beta NaN": ({"beta": float("nan")}, "beta must be"),

@@ -1101,7 +1101,7 @@ def test_the_command_line_protects_persons_and_takes_numbers(tmp_path, capsys, m
     [
         ("data --template", "--template needs the name of a file"),
         ("data people.csv --out x", "--out is for --template"),
-        ("data people.csv --template --check", "--check does not go with --template"),
+        ("data people.csv --template --check", "--check and --template are two commands"),
         ("data people.csv --template --schema s.toml", "--schema does not go with --template"),
         ("data people.csv --check --schema s.toml --intercept", "--intercept must be left out"),
         ("data people.csv --check --schema s.toml --label income", "label must be left out"),

@@ -323,7 +323,7 @@ def test_a_run_reads_hessians_once_and_all_steps_but_the_last_say_nothing():
         state, _ = algorithm.step(None, state, ask)
     assert [int(filled) for name, filled in asked if name == "selection"] == [0] * 6 + [3]
     # The last iterate of every third of the run.
-    np.testing.assert_array_equal(state.points, [seen[2], seen[4], seen[6]])
+    np.testing.assert_array_equal(state.candidates, [seen[2], seen[4], seen[6]])
     np.testing.assert_array_equal(algorithm.output(state), seen[4])
 
 
@@ -344,7 +344,7 @@ def test_at_epsilon_0_the_least_released_gradient_among_the_filled_is_selected(s
         # Falling, but a NaN where the last of five steps is.
         gradient = jnp.full(P, 9.0 - step if step != 4 else jnp.nan)
         state, _ = algorithm.step(None, state, lambda *_, g=gradient, **__: g)
-    assert int(state.chosen) == chosen
+    assert int(state.selected) == chosen
 
 
 def test_the_number_of_the_design():

@@ -106,7 +106,8 @@ def round_up(value: float) -> float:
     >>> round_up(0.1) >= 0.1
     True
     """
-    rounded = np.float32(value)
+    with np.errstate(over="ignore"):
+        rounded = np.float32(value)
     if float(rounded) < value:
         rounded = np.nextafter(rounded, np.float32(np.inf))
     return float(rounded)

@@ -245,6 +245,8 @@ def _selection(
             f"got {selection_epsilon!r}; the gradients need the rest."
         )
     multiplier = round_up(gumbel_multiplier(selection_epsilon))
+    if math.isinf(multiplier):
+        raise ValueError(f"no noise reaches epsilon={selection_epsilon:g} of the selection.")
     return SelectionQuery(
         setting=problem.setting, noise_multiplier=multiplier, dimension=problem.dimension, **asked
     )
