@@ -40,7 +40,7 @@ from dpjax.derivatives.ghost import parts
 from dpjax.derivatives.linear import records as linear_records
 from dpjax.derivatives.linear import sums as linear_sums
 from dpjax.derivatives.linear import units as linear_units
-from dpjax.driver import configuration, loop, progress
+from dpjax.driver import configuration, prepare, program, progress
 from dpjax.mechanisms import (
     PrefixNoise,
     ball,
@@ -344,6 +344,7 @@ def _(patch):
 @mutant("an accuracy that is not booked")
 def _(patch):
     patch.setattr(_Ending, "event", property(lambda self: self.algorithm.event))
+    patch.setattr(prepare, "check_questions", lambda *given: None)  # refuses it before
 
 
 @mutant("a cap on the number of trainings that is not accounted")
@@ -495,7 +496,7 @@ def _(patch):
         with contextlib.suppress(ValueError):
             used_keys.claim(key, advice, owner)
 
-    for place in (loop, progress):
+    for place in (program, progress):
         patch.setattr(place, "claimed", late)
 
 
