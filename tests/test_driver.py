@@ -399,7 +399,7 @@ BAD_FACTORY = {
     "clip_norm absent": ({"objective": PLAIN, "step_size": 1.0}, "clip_norm is required"),
     "accountant": ({"accountant": "rpd"}, "unknown accountant 'rpd'; did you mean 'rdp'"),
     "accountant paper": ({"accountant": "paper"}, "in benchmarks/papers/noise.py"),
-    "certify": ({"certify": "last_qeury"}, "certify must be .*got 'last_qeury'"),
+    "certify": ({"certify": "last_qeury"}, "certify.*('last_query'|'output' or None)"),
     "beta 0": ({"beta": 0.0}, "beta must be strictly between 0 and 1"),
     "beta 1": ({"beta": 1.0}, "beta must be"),
     "beta NaN": ({"beta": float("nan")}, "beta must be"),

@@ -143,7 +143,7 @@ def _fits(data: Dataset) -> bool:
     """Whether shapes, dtypes and what was declared go together, as JAX does not check."""
     x, y, present, scale = data.x, data.y, data.present, data.preprocessing
     axes = 1 if present is None else 2
-    pairs = [(x, y, axes)]
+    pairs: list[tuple[Any, Any, int]] = [(x, y, axes)]
     if data.test_x is not None or data.test_y is not None:
         pairs.append((data.test_x, data.test_y, 1))
     return (

@@ -210,7 +210,12 @@ def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> N
     leaves, structure = jax.tree.flatten((algorithm, examples, params))
     # Another's class may have changed since it was traced, as in a notebook. No node is a leaf.
     rooms: set[str] = set()
-    jax.tree.leaves(algorithm, is_leaf=lambda node: rooms.add(type(node).__module__.split(".")[0]))
+
+    def note(node: Any) -> bool:
+        rooms.add(type(node).__module__.split(".")[0])
+        return False
+
+    jax.tree.leaves(algorithm, is_leaf=note)
     count = _counted if rooms <= _FIXED else _counted.__wrapped__
     asked = count(structure, tuple(map(_shape_of, leaves)))
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
