@@ -137,7 +137,12 @@ def _walked(
         while until <= done < steps:
             until = training.team.from_first(functools.partial(pace.next, done))
             carry = _advance(bound, carry, until)
-            done = int(carry.step)
+            try:
+                done = int(carry.step)
+            except KeyboardInterrupt:
+                # JAX stops waiting, and not what it waits for: an end of Python amid it may crash.
+                jax.block_until_ready(carry)
+                raise
             journal.save(carry)
             bar.update(done, watched.words(carry) + _rate(training.records, begun))
     return carry
