@@ -14,7 +14,7 @@ from jax import lax
 
 import dpjax
 from dpjax.derivatives import joint_clipped
-from dpjax.derivatives.linear import records as linear_records
+from dpjax.derivatives.linear import scaled_rows as linear_records
 
 WEIGHTS = {"gradient_weight": 1.0, "hessian_weight": 0.25}
 

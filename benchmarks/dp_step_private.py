@@ -15,7 +15,7 @@ CLIP_NORM, NOISE = 1.0, 1.0
 # The step that draws its batch itself, and takes so many records in place of a batch.
 RECORDS = 60_000
 DRAWING = f"dpjax, with its draw of {RECORDS:,}"
-# A training's, for the batch's capacity: 10 epochs.
+# A training's, for the batch's max_batch_size: 10 epochs.
 BUDGET, EPOCHS = dpjax.PrivacyBudget(epsilon=3.0, delta=1e-5), 10
 
 

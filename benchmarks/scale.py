@@ -81,7 +81,7 @@ def measured(how, rows, coordinator=None, rank=0):
     if how != "streamed":
         examples, mesh = distributed.mesh_of(data)
         records = shard.place(examples, mesh)
-        start = shard.everywhere((jax.random.key(0), np.zeros(FEATURES, np.float32)), records)
+        start = shard.replicate((jax.random.key(0), np.zeros(FEATURES, np.float32)), records)
         lowered = loop._solve.lower(algorithm, records, *start, unit="row", unit_rows=False)
         used = lowered.compile().memory_analysis()
         found["megabytes_per_device"] = (

@@ -39,7 +39,7 @@ def ijcnn1():
     rows = [
         ("DP-STR, zero-out", "zero_out", {}),
         ("DP-STR, replace-one", "replace_one", {}),
-        ("DP-STR, replace-one, fixed size", "replace_one", {"sampling": "fixed_size"}),
+        ("DP-STR, replace-one, fixed size", "replace_one", {"sampling": "without_replacement"}),
         # With noise as large as the paper's, shorter steps may serve better: three, in hindsight.
         *(
             (f"the paper's noise, corrected, radius {radius:g}", "replace_one", more)

@@ -166,10 +166,10 @@ def sum_in_float64(parts: Array) -> Array:
         return added
 
 
-def widen(value: Array) -> Expansion:
+def to_expansion(value: Array) -> Expansion:
     """Returns an array of any floating dtype as ``Expansion``.
 
-    >>> widen(jnp.bfloat16(1.5)).leading
+    >>> to_expansion(jnp.bfloat16(1.5)).leading
     Array(1.5, dtype=float32)
     """
     return Expansion((at_least_float32(value),))

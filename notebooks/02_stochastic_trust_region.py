@@ -80,7 +80,7 @@ paper_s = 16 * objective.constants.lipschitz * math.sqrt(STEPS * logs) / data.si
 curves = {
     "exact accounting, Poisson batches": [noise(b) for b in fractions * data.size],
     "exact accounting, batches of fixed size": [
-        noise(b, sampling="fixed_size") for b in fractions * data.size
+        noise(b, sampling="without_replacement") for b in fractions * data.size
     ],
     "the paper's noise, corrected": [paper_s] * len(fractions),
 }

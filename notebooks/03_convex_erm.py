@@ -54,7 +54,7 @@ print(f"{data.size:,} records, {data.dimension} features; one record is a {data.
 objective = dpjax.objectives.logistic_l2(regularization=1e-3)
 optimum = exact_certified_optimum(objective, data.examples)
 start = exact_values(objective, np.zeros((1, data.dimension)), data.examples)[0] - optimum.value
-print(f"F at the minimum {optimum.value:.6f}, slack {optimum.slack:.0e}")
+print(f"F at the minimum {optimum.value:.6f}, slack {optimum.rounding_error:.0e}")
 print(f"F at w = 0 is {start:.4f} higher; the minimum is {np.linalg.norm(optimum.params):.1f} away")
 
 # %% [markdown]

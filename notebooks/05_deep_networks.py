@@ -144,7 +144,7 @@ params = train(start, (jnp.asarray(data.x), jnp.asarray(data.y)))
 # your own promise: one draw of that sampler a step, and no more steps than you ask about.
 
 # %%
-print(f"batches hold {BATCH} of {n:,} on average, {sampler.capacity} at most")
+print(f"batches hold {BATCH} of {n:,} on average, {sampler.max_batch_size} at most")
 print(f"the noise on a sum has {multiplier:.2f} times the clip norm, in every coordinate")
 for steps in (STEPS, 2 * STEPS, 4 * STEPS):
     spent = dpjax.accounting.epsilon(optimizer.event(steps), budget.delta, budget.relation)

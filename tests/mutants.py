@@ -37,7 +37,7 @@ from dpjax.derivatives import (
     per_example,
 )
 from dpjax.derivatives.ghost import parts
-from dpjax.derivatives.linear import records as linear_records
+from dpjax.derivatives.linear import scaled_rows as linear_records
 from dpjax.derivatives.linear import sums as linear_sums
 from dpjax.derivatives.linear import units as linear_units
 from dpjax.driver import configuration, prepare, program, progress
@@ -46,12 +46,12 @@ from dpjax.mechanisms import (
     ball,
     fixed_point,
     gaussian,
+    keys,
     lattice,
     symmetric,
     tree,
     used_keys,
 )
-from dpjax.mechanisms import base as keys
 from dpjax.mechanisms import noise as laws
 from dpjax.mechanisms.fixed_point import FRACTION
 from dpjax.oracles import (
@@ -66,8 +66,8 @@ from dpjax.oracles import (
     hessian,
     subspace,
 )
-from dpjax.oracles import base as oracles
-from dpjax.sampling import gaps, samplers
+from dpjax.oracles import query as oracles
+from dpjax.sampling import samplers, skips
 from dpjax.transforms import adaptive, aggregate, noise
 from dpjax.transforms import gaussian as chains
 from dpjax.tuning import search, trials
@@ -590,11 +590,15 @@ def _(patch):
 
 @mutant("gradient and Hessian clipped apart, booked as one")
 def _(patch):
-    def apart(loss, *, gradient_weight, hessian_weight, any_order):
+    def apart(loss, *, gradient_weight, hessian_weight, permutation_invariant):
         def wide(*asked):
             return per_example.JointExpansion(
-                clipped_grad(loss, clip_norm=gradient_weight, any_order=any_order).wide(*asked),
-                clipped_hessian(loss, clip_norm=hessian_weight, any_order=any_order).wide(*asked),
+                clipped_grad(
+                    loss, clip_norm=gradient_weight, permutation_invariant=permutation_invariant
+                ).wide(*asked),
+                clipped_hessian(
+                    loss, clip_norm=hessian_weight, permutation_invariant=permutation_invariant
+                ).wide(*asked),
             )
 
         return types.SimpleNamespace(wide=wide)
@@ -604,13 +608,16 @@ def _(patch):
 
 @mutant("subspace gradient and Hessian clipped apart")
 def _(patch):
-    def apart(loss, *, gradient_weight, hessian_weight, any_order):
+    def apart(loss, *, gradient_weight, hessian_weight, permutation_invariant):
         huge = 1e12
 
         def wide(*asked):
             first, second = (
                 derivatives.subspace_clipped(
-                    loss, gradient_weight=g, hessian_weight=h, any_order=any_order
+                    loss,
+                    gradient_weight=g,
+                    hessian_weight=h,
+                    permutation_invariant=permutation_invariant,
                 ).wide(*asked)
                 for g, h in ((gradient_weight, huge), (huge, hessian_weight))
             )
@@ -644,9 +651,9 @@ def _(patch):
 def _(patch):
     whole = aggregate.clipped_sum
 
-    def of_all_rows(rows, norms, mask, any_order=False):
+    def of_all_rows(rows, norms, mask, permutation_invariant=False):
         del mask
-        return whole(rows, norms, None, any_order)
+        return whole(rows, norms, None, permutation_invariant)
 
     for module in (aggregate, adaptive):
         patch.setattr(module, "clipped_sum", of_all_rows)
@@ -676,7 +683,7 @@ def _(patch):
 
     patch.setattr(integers.Summand, "zero", lambda self: zeros(self.shape, self.dtype))
     patch.setattr(integers.Summand, "add", add)
-    patch.setattr(integers.Summand, "finish", lambda self, total: total)
+    patch.setattr(integers.Summand, "postprocess", lambda self, total: total)
 
 
 @mutant("sums on a coarse grid")
@@ -708,9 +715,11 @@ def _(patch):
     patch.setattr(samplers, "records_moved", lambda relation: 1.0)
 
 
-@mutant("rounding slack not charged")
+@mutant("rounding error not charged")
 def _(patch):
-    patch.setattr(oracles, "sum_slack", lambda rows, relation, any_order, **_: 0.0)
+    patch.setattr(
+        oracles, "sum_rounding_error", lambda rows, relation, permutation_invariant, **_: 0.0
+    )
 
 
 @mutant("a query takes over how its base's sums are made")
@@ -787,7 +796,7 @@ def _(patch):
     def sample(self, key, n):
         drawn = jax.random.bernoulli(key, self.high / 2.0**32 + self.low / 2.0**64, (n,))
         rank = jnp.cumsum(drawn, dtype=jnp.int32)
-        place = jnp.arange(self.capacity, dtype=jnp.int32)
+        place = jnp.arange(self.max_batch_size, dtype=jnp.int32)
         mask = place < rank[-1]
         indices = jnp.searchsorted(rank, place + 1).astype(jnp.int32)
         return sampling.Batch(jnp.where(mask, indices, 0), mask)
@@ -818,7 +827,7 @@ def _(patch):
 @mutant("a full batch drops records")
 def _(patch):
     def sample(self, key, n):
-        return sampling.Batch(*gaps.gaps(key, self.table, self.capacity, n))
+        return sampling.Batch(*skips.geometric_skips(key, self.table, self.max_batch_size, n))
 
     patch.setattr(sampling.Poisson, "sample", sample)
 
@@ -830,7 +839,7 @@ def _(patch):
 
 @mutant("subsets booked as Poisson")
 def _(patch):
-    patch.setattr(samplers.FixedSize, "sampling", PoissonRelease.sampling)
+    patch.setattr(samplers.WithoutReplacement, "sampling", PoissonRelease.sampling)
 
 
 @mutant("the difference's noise at half its distance")
@@ -859,8 +868,8 @@ def _(patch):
 
     weighted = parts.Materialized.weighted
 
-    def added(self, arrays, factors, size, any_order):
-        return sum(weighted(self, (rows,), factors, size, any_order) for rows in arrays)
+    def added(self, arrays, factors, size, permutation_invariant):
+        return sum(weighted(self, (rows,), factors, size, permutation_invariant) for rows in arrays)
 
     for method in (arrays, squares):
         patch.setattr(parts.Materialized, method.__name__, method)

@@ -24,7 +24,7 @@ from dpjax.derivatives import (
     subspace_clipped,
 )
 from dpjax.results import guarantee
-from dpjax.training import records as training_records
+from dpjax.training import table as training_records
 
 N, P = 40, 3
 HUGE = 10**400
@@ -166,7 +166,7 @@ def test_c66_the_tilt_claims_neither_clipping_nor_a_grid():
 
 NUMBERS = (
     "data_size", "dimension", "steps", "batch_size", "epoch_length", "epochs", "candidates",
-    "capacity", "clip_norm", "step_size", "radius", "initial_gap", "alpha",
+    "max_batch_size", "clip_norm", "step_size", "radius", "initial_gap", "alpha",
 )  # fmt: skip
 SWEEP = [
     (name, parameter)
@@ -196,8 +196,8 @@ ABSURD = {
     "data_size": lambda: sampling.poisson(**(DRAWS | {"data_size": HUGE})),
     "data_size must be below": lambda: sampling.poisson(**(DRAWS | {"data_size": 2**31})),
     "count": lambda: sampling.poisson(**(DRAWS | {"count": HUGE})),
-    "capacity": lambda: sampling.poisson(**(DRAWS | {"capacity": HUGE})),
-    "size": lambda: sampling.fixed_size(HUGE, HUGE + 1),
+    "max_batch_size": lambda: sampling.poisson(**(DRAWS | {"max_batch_size": HUGE})),
+    "size": lambda: sampling.without_replacement(HUGE, HUGE + 1),
     "data_size must be at most": lambda: sampling.full_batch(HUGE),
     "count must": lambda: gaussian_multiplier(BUDGET, HUGE),
     "epsilon": lambda: dpjax.PrivacyBudget(HUGE, 1e-5),

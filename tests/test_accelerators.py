@@ -124,7 +124,7 @@ def test_a_default_output_needs_no_float64_on_a_tpu_and_says_which_it_is(name):
     assert [query.name for query in there.queries] == released and len(here.queries) == 2
     assert 0.999 < there.epsilon(1e-4) <= 1
     noise, before = (algorithm.queries[0].noise_multiplier for algorithm in (there, here))
-    rows, kept = (algorithm.queries[0].sampler.capacity for algorithm in (there, here))
+    rows, kept = (algorithm.queries[0].sampler.max_batch_size for algorithm in (there, here))
     assert (noise < before and rows == kept) or (
         noise == pytest.approx(before, rel=1e-6) and rows == len(Y) > kept
     )

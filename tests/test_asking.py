@@ -17,7 +17,7 @@ from dpjax.algorithms import SingleQueryAlgorithm, objective_perturbation, outpu
 from dpjax.driver import asking, loop, prepare, program, progress, trajectory
 from dpjax.mechanisms import derive
 from dpjax.oracles import GradientQuery, Setting
-from dpjax.sampling import Ordered, SinglePass
+from dpjax.sampling import ShuffledRecords, SinglePass
 
 N, P, STEPS = 60, 3, 4
 BUDGET = dpjax.PrivacyBudget(4.0, 1e-4)
@@ -324,7 +324,7 @@ def test_a_sampler_arranges_the_records():
     algorithm = make("dp-adam", BUDGET, data_size=N, dimension=P, batch_size=10)
     assert algorithm.query.sampler.prepare(KEY, x) is x
     told = SinglePass(6, 0, 6).prepare(KEY, x)
-    assert isinstance(told, Ordered) and sorted(told.order.tolist()) == list(range(6))
+    assert isinstance(told, ShuffledRecords) and sorted(told.order.tolist()) == list(range(6))
     for name in SPIDERS:
         spider = make(name, BUDGET, data_size=N, dimension=P)
         bound = loop.bind_training(spider, records(), KEY, jnp.zeros(P))

@@ -317,7 +317,7 @@ def test_noise_in_a_chain_is_fresh_every_step_and_the_same_for_one_key():
     found, state = updates(300)
     assert (np.linalg.norm(found, axis=1) <= 2.001).all()
     assert len(np.unique(found, axis=0)) == len(found)
-    assert int(state[0].taken) == 300
+    assert int(state[0].count) == 300
     np.testing.assert_array_equal(found, updates(300)[0])
     # (|z| / R)^d is uniform over the steps; a radius off by 10 % would be found.
     shares = (np.linalg.norm(found, axis=1) / 2) ** 4

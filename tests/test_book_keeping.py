@@ -366,7 +366,7 @@ def test_neighbours_in_any_order_are_summed_from_materialized_gradients():
     loss, params, records, _ = made("long rows", jnp.float32)
     kinds = [type(part).__name__ for part in bookkeeping.read(loss, params, records, True).parts]
     assert kinds == ["Materialized", "Rank1", "Materialized"]
-    total = clipped_grad(loss, clip_norm=1.0, method="book_keeping", any_order=True)
+    total = clipped_grad(loss, clip_norm=1.0, method="book_keeping", permutation_invariant=True)
     wide = jax.jit(lambda records: total.wide(params, records).leading)
     there, back = wide(records), wide(records[::-1])
     assert np.array_equal(there, back)

@@ -672,7 +672,7 @@ GRADIENT = Release("gradient", 4, 20.0)
 WAYS = {
     "batches above their capacity": (
         checked(batches(overflow=1e-3)),
-        "raise the sampler's capacity",
+        "raise the sampler's max_batch_size",
         [checked(batches(overflow=1e-12))],
     ),
     "another relation": (
@@ -715,7 +715,7 @@ WAYS = {
     ),
     "a delta below what is charged": (
         lambda _: epsilon(batches(overflow=1e-7), 1e-6, "zero_out"),
-        "raise the capacity of the sampler, or delta",
+        "raise max_batch_size of the sampler, or delta",
         [
             lambda _: epsilon(batches(overflow=1e-9), 1e-6, "zero_out"),
             lambda _: epsilon(batches(overflow=1e-7), 1e-4, "zero_out"),

@@ -16,7 +16,7 @@ from factories import ANCHORED, DELTA_ONLY, ENTRIES, EXAMPLES, FACTORIES, SPIDER
 import dpjax
 from dpjax.cli import main, options, problem
 from dpjax.cli.main import parser
-from dpjax.derivatives import rounding_slack
+from dpjax.derivatives import rounding_error
 
 EVERY = list(FACTORIES)
 SHORT = ["--steps", "3"]
@@ -124,9 +124,9 @@ def check_noise(name, every):
             assert len(noise["parts"]) == 2
             continue
         if noise["sampling"] != "none":
-            assert 0 < noise["sampling_probability"] < 1 and noise["capacity"] > 0
+            assert 0 < noise["sampling_probability"] < 1 and noise["max_batch_size"] > 0
             continue
-        slack = rounding_slack(20_190, "zero_out")
+        slack = rounding_error(20_190, "zero_out")
         assert noise["sensitivity"] == pytest.approx((1 + slack) / 20_190, rel=1e-6)
         count = {"dp-svrg": 1, "dp-svrg++": 2}.get(name, 3)
         assert (noise["count"], noise["std_of"]) == (count, "mean")

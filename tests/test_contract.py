@@ -508,7 +508,7 @@ def test_every_answer_has_the_stddev_its_release_names(name, relation):
         public = {"sketch": algorithm.sketch(0)} if hasattr(algorithm, "sketch") else {}
         if name in ANCHORED:
             far = {"anchor": jnp.full(P, 1e3)}
-            public = {"renew": True} if query.name == "anchor" else far
+            public = {"refresh": True} if query.name == "anchor" else far
         if query.name == "newton_direction":
             public["along"] = jnp.zeros(P)
         point = jnp.zeros(P)

@@ -145,7 +145,7 @@ def test_training_and_count_together_keep_the_budget(name, more, relation):
     """And the count costs what it says: half of its share, in noise, where nothing is drawn."""
     budget = dataclasses.replace(BUDGET, relation=relation)
     if more and relation == "add_or_remove_one":
-        more = more | {"capacity": N}
+        more = more | {"max_batch_size": N}
     algorithm = counted(name, budget, **more)
     spent = epsilon(algorithm.event, budget.delta, relation)
     assert spent <= budget.epsilon and [r.name for r in algorithm.event.releases][-1] == "count"

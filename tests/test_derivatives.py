@@ -10,7 +10,7 @@ import dpjax
 from dpjax.derivatives import clipped_grad, clipped_hessian, clipping, joint_clipped
 from dpjax.derivatives.chunks import Chunk, compute_once, rows_per_chunk, sum_chunks
 from dpjax.derivatives.integers import Summand
-from dpjax.derivatives.rounding import keeps_positions, most_rows, rounding_slack
+from dpjax.derivatives.rounding import keeps_positions, most_rows, rounding_error
 from dpjax.oracles import GradientQuery, Setting
 
 CLIP, GRADIENT_WEIGHT, HESSIAN_WEIGHT = 0.3, 0.7, 0.4
@@ -346,11 +346,13 @@ def test_c22_rounding_stays_within_the_slack_that_is_charged(relation):
     removed[n // 2] = 0
     if relation == "add_or_remove_one":
         removed = np.delete(x, n // 2, axis=0)
-    any_order = not keeps_positions(relation)
-    total = clipped_grad(lambda w, x: w @ x, clip_norm=0.1 * 1.001, any_order=any_order)
+    permutation_invariant = not keeps_positions(relation)
+    total = clipped_grad(
+        lambda w, x: w @ x, clip_norm=0.1 * 1.001, permutation_invariant=permutation_invariant
+    )
     sums = [total.wide(jnp.zeros(p), rows) for rows in (x, removed)]
     first, second = (np.sum(np.asarray(s.terms, np.float64), axis=0) for s in sums)
-    slack = rounding_slack(n, relation)
+    slack = rounding_error(n, relation)
     moved = np.linalg.norm(x[0].astype(np.float64))
     assert abs(np.linalg.norm(first - second) - moved) <= slack * 0.1
     # Planted: one float32 sum over all rows, in order, is off by far more.
@@ -364,7 +366,7 @@ def test_c22_the_query_charges_the_slack():
         query = GradientQuery(
             setting=Setting(objective, 35_000, relation), noise_multiplier=3.0, clip_norm=0.5
         )
-        charged = moved + rounding_slack(most_rows(35_000, relation), relation)
+        charged = moved + rounding_error(most_rows(35_000, relation), relation)
         assert query.sensitivity == 0.5 * charged / 35_000
         assert query.event(1).releases[0].sensitivity == query.sensitivity
         assert 1 < charged / moved < 1.0021

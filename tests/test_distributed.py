@@ -100,7 +100,7 @@ SHARDINGS = """
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 few = x[:n - 100], y[:n - 100]  # arrays of one sharding have rows for all devices alike
 given = make("dp-adam", budget, data_size=len(few[1]), dimension=4, steps=3, batch_size=9_000)
-assert given.queries[0].sampler.capacity > sharding.SHARE
+assert given.queries[0].sampler.max_batch_size > sharding.SHARE
 rows = NamedSharding(Mesh(np.array(jax.devices()[:4]), ("mine",)), PartitionSpec("mine"))
 data = [few, shard(few, jax.devices()[:5]), tuple(jax.device_put(leaf, rows) for leaf in few),
         shard(dpjax.Dataset(*few), jax.devices()[:5])]

@@ -15,8 +15,8 @@ from factories import BUDGET, DELTA_ONLY, SPIDERS, make, spent, toy, toy_records
 
 import dpjax
 from dpjax.accounting import RELATIONS
-from dpjax.derivatives.linear import records as linear_records
-from dpjax.sampling import SinglePass, as_ordered
+from dpjax.derivatives.linear import scaled_rows as linear_records
+from dpjax.sampling import SinglePass, as_shuffled
 
 EVERY = list(dpjax.ALGORITHMS)
 N, P = 40, 3
@@ -361,8 +361,8 @@ WRONG = {
     "lengths of a batch": lambda _: summed((MANY_X, np.zeros(3))),
     "mask of a batch": lambda _: summed((MANY_X, MANY_Y), np.ones(3, bool)),
     "another mask": lambda _: summed((MANY_X[:3], MANY_Y[:3]), np.ones(MANY, bool)),
-    "a subset": lambda _: dpjax.sampling.fixed_size(10, 100).sample(KEY, MANY),
-    "a pass": lambda _: SinglePass(100, 0, 90).window(as_ordered(MANY_X), 0, 10, 10),
+    "a subset": lambda _: dpjax.sampling.without_replacement(10, 100).sample(KEY, MANY),
+    "a pass": lambda _: SinglePass(100, 0, 90).window(as_shuffled(MANY_X), 0, 10, 10),
     "gradients of a draw": lambda _: released(MANY_X, per_example=True),
     "a sum": lambda _: released(MANY_X),
     "divisor": lambda _: dpjax.transforms.divide_by(np.array(MANY)),
@@ -499,8 +499,14 @@ BAD_ONE = {
         "eps 0": ({"eps": 0.0}, "eps must be"),
         "batch_size 0": ({"batch_size": 0}, "batch_size must be"),
         "batch_size above n": ({"batch_size": N + 1}, f"batch_size must be at most data_size={N}"),
-        "capacity too small": ({"batch_size": 20, "capacity": 21}, "raise capacity to"),
-        "capacity, full batch": ({"batch_size": N, "capacity": N}, "capacity=40 is for sampled"),
+        "max_batch_size too small": (
+            {"batch_size": 20, "max_batch_size": 21},
+            "raise max_batch_size to",
+        ),
+        "max_batch_size, full batch": (
+            {"batch_size": N, "max_batch_size": N},
+            "max_batch_size=40 is for sampled",
+        ),
     },
     "dpagem": {
         "stage_steps do not sum": (

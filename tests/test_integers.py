@@ -11,7 +11,7 @@ import pytest
 import dpjax
 from dpjax.derivatives import chunks, integers, rounding
 from dpjax.derivatives.integers import SPACING, Summand
-from dpjax.derivatives.linear import records as linear_records
+from dpjax.derivatives.linear import scaled_rows as linear_records
 from dpjax.derivatives.linear import sums as linear_sums
 from dpjax.objectives.linear import Margin
 from tests.factories import solved, toy, toy_records
@@ -66,8 +66,8 @@ def test_two_billion_rows_at_their_bound_fit():
     assert np.allclose(value(summand.finish(total)), expected, rtol=1e-15)
 
 
-@pytest.mark.parametrize("any_order", [False, True])
-def test_the_sum_over_records_does_not_depend_on_the_order_of_chunks(any_order):
+@pytest.mark.parametrize("permutation_invariant", [False, True])
+def test_the_sum_over_records_does_not_depend_on_the_order_of_chunks(permutation_invariant):
     n, p = 128 * 96, 64
     keys = jax.random.split(jax.random.key(0), 2)
     records = linear_records.prepare((jax.random.normal(keys[0], (n, p)), jnp.ones(n)))
@@ -84,7 +84,7 @@ def test_the_sum_over_records_does_not_depend_on_the_order_of_chunks(any_order):
             gradient_weight=1.0,
             hessian_weight=0.2,
             clip_norm=1.0,
-            any_order=any_order,
+            permutation_invariant=permutation_invariant,
         )
         return [value(total).tobytes() for total in both]
 
@@ -123,7 +123,7 @@ def elsewhere(monkeypatch):
     jax.clear_caches()
 
 
-def parts_of(seed, count=32, size=300):
+def noisy_parts(seed, count=32, size=300):
     """Blocks of numbers of every size, some exactly between two integers."""
     rng = np.random.default_rng(seed)
     parts = rng.normal(size=(count, size)) * 10.0 ** rng.uniform(-12, 2, (count, size))
@@ -134,7 +134,7 @@ def parts_of(seed, count=32, size=300):
 
 @pytest.mark.parametrize("bound", [1.0, 1.7, 2.0**-40, 2.0**60])
 def test_the_integers_of_a_block_are_those_of_python(bound):
-    parts = parts_of(2) * np.float32(bound)
+    parts = noisy_parts(2) * np.float32(bound)
     summand = Summand(parts.shape[1:], FLOAT32, bound)
     power, inverse = summand._grid()
     with jax.enable_x64(True):
@@ -148,7 +148,7 @@ def test_the_integers_of_a_block_are_those_of_python(bound):
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-5, 1.0, 300.0])
 def test_terms_in_float32_hold_the_whole_sum(scale, elsewhere):
-    parts = parts_of(3, 64) * np.float32(scale)
+    parts = noisy_parts(3, 64) * np.float32(scale)
     summand, exact = Summand(parts.shape[1:], FLOAT32, 1e3), parts.astype(np.float64).sum(axis=0)
     finished = summed(summand, [parts[:32], parts[32:]])
     off = np.abs(value(finished) - exact)

@@ -216,7 +216,7 @@ def test_overflow_is_charged_to_its_share_of_delta(path):
         most = 0.01 * left.delta / (1 + math.exp(left.epsilon))
         assert ledger._booked()[0].overflow == pytest.approx(most)
         ledger.reserve(**intent(event=sampled(0.6 * most)))
-        with pytest.raises(ValueError, match="raise the sampler's capacity"):
+        with pytest.raises(ValueError, match="raise the sampler's max_batch_size"):
             ledger.reserve(**intent("b", event=sampled(0.6 * most)))
         ledger.reserve(**intent("b", event=sampled(0.3 * most)))
 

@@ -15,7 +15,7 @@ from dpjax.derivatives import (
     clipped_hessian,
     joint_clipped,
 )
-from dpjax.derivatives.linear import records as linear_records
+from dpjax.derivatives.linear import scaled_rows as linear_records
 from dpjax.derivatives.linear import sums as linear_sums
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.objectives import huber, least_squares, softmax, tukey, welsch_residual
@@ -223,8 +223,8 @@ def test_bad_batches_are_named(batch, mask, message):
         linear_records.prepare(batch, mask)
 
 
-@pytest.mark.parametrize("any_order", [False, True])
-def test_a_hessian_in_panels_is_the_hessian(any_order, monkeypatch):
+@pytest.mark.parametrize("permutation_invariant", [False, True])
+def test_a_hessian_in_panels_is_the_hessian(permutation_invariant, monkeypatch):
     """Panels of three rows of eleven, the last one short; exactly symmetric, and the same sum."""
     rng = np.random.default_rng(3)
     records = linear_records.prepare((rng.normal(size=(300, 11)).astype(np.float32), np.ones(300)))
@@ -234,7 +234,11 @@ def test_a_hessian_in_panels_is_the_hessian(any_order, monkeypatch):
     def both():
         jax.clear_caches()
         sums = linear_sums.score_sums(
-            linear_losses.Margin(PHIS["logistic"]), records, w, any_order=any_order, **weights
+            linear_losses.Margin(PHIS["logistic"]),
+            records,
+            w,
+            permutation_invariant=permutation_invariant,
+            **weights,
         )
         return [np.sum(np.asarray(total.terms, np.float64), axis=0) for total in sums]
 

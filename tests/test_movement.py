@@ -25,7 +25,7 @@ from dpjax.derivatives import (
     joint_clipped,
     subspace_clipped,
 )
-from dpjax.derivatives.linear import records as linear_records
+from dpjax.derivatives.linear import scaled_rows as linear_records
 from dpjax.derivatives.linear import units as linear_units
 
 N, PLACE, CLIP = 20, 7, 0.5
@@ -139,7 +139,7 @@ ROWS = {
         "joint": simple(joint(LOGISTIC)),
         "difference": difference(LOGISTIC),
         "residual": gradient(objectives.huber().data_term),
-        "in any order": gradient(LOGISTIC, any_order=True),
+        "in any order": gradient(LOGISTIC, permutation_invariant=True),
     },
     "several scores": {
         "gradient": gradient(CLASSES, classes),

@@ -265,7 +265,7 @@ KILLED_BY = {
         f"test_outside.py::test_a_class_made_of_another_states_its_own_sums[bases{base}]"
         for base in (0, 1)
     ],
-    "rounding slack not charged": ["test_derivatives.py::test_c22_the_query_charges_the_slack"],
+    "rounding error not charged": ["test_derivatives.py::test_c22_the_query_charges_the_slack"],
     "all steps booked as one": ["test_cli.py::test_calibrate_gives_the_epsilon_back[dp-gd]"],
     "divisor is the realised number of rows": [
         "test_oracles.py::test_c39_the_divisor_of_an_answer_is_declared_and_not_counted[40-gradient]",
@@ -317,7 +317,7 @@ KILLED_BY = {
         "test_sampling.py::test_c41_the_capacity_keeps_to_its_share_of_delta[10-1000-0.001]",
     ],
     "subsets booked as Poisson": [
-        "test_sampling.py::test_c37_a_release_names_the_draw_that_made_it[sampler1-fixed_size]",
+        "test_sampling.py::test_c37_a_release_names_the_draw_that_made_it[sampler1-without_replacement]",
     ],
 }
 # A patch that only breaks the program kills nothing: a test has to find something wrong.
@@ -329,7 +329,7 @@ QUICK = [
     "a hash of a program without its constants",
     "a ledger without a lock between threads",
     "an optimizer chain that claims no key",
-    "rounding slack not charged",
+    "rounding error not charged",
     "overflow not charged",
     "a tree booked with a level too few",
 ]

@@ -137,7 +137,7 @@ def test_c3_noise_does_not_depend_on_the_dtype(dtype):
         value = jnp.zeros(2**18, dtype)
         noisy = jax.jit(perturb)
         assert noisy(KEY, value, 1.0).dtype == value.dtype
-        before = noisy(KEY, _wide.widen(value), 1.0)
+        before = noisy(KEY, _wide.to_expansion(value), 1.0)
     assert len(np.unique(before)) > 1_500
     assert len(np.unique(jax.random.normal(KEY, (2**18,), jnp.bfloat16))) < 1000
 

@@ -14,7 +14,6 @@ import pytest
 from scipy import stats
 
 from dpjax.mechanisms import fixed_point
-from dpjax.mechanisms.base import random_words
 from dpjax.mechanisms.fixed_point import (
     FRACTION,
     GUMBEL_ERROR,
@@ -24,6 +23,7 @@ from dpjax.mechanisms.fixed_point import (
     standard_gumbel,
     standard_normal,
 )
+from dpjax.mechanisms.keys import random_words
 
 PATH = pathlib.Path(__file__).parents[1] / "benchmarks" / "noise_tables.py"
 CHECKSUMS = {

@@ -19,7 +19,7 @@ FILES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(ROOT.r
 # Where noise is added: (file, function, method of the noise). That of objective perturbation goes
 # into what is minimised, so it is drawn alone.
 DOORS = {
-    ("oracles/base.py", "_answer", "add"),
+    ("oracles/query.py", "_answer", "add"),
     ("oracles/objective.py", "secret_arguments", "alone"),
     ("transforms/noise.py", "add_noise", "add_tree"),
 }
@@ -162,5 +162,5 @@ def private_imports(files):
 
 def test_nobody_imports_a_siblings_private_name():
     assert private_imports(FILES) == set()
-    planted = {"oracles/x.py": "from dpjax.oracles.base import _secret\n"}
+    planted = {"oracles/x.py": "from dpjax.oracles.query import _secret\n"}
     assert private_imports(planted) == {("oracles/x.py", "_secret")}

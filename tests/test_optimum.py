@@ -25,11 +25,11 @@ def records(n=200, p=3):
 )
 def test_no_point_is_below_a_certified_optimum(objective):
     found = diagnostics.exact_certified_optimum(objective, records())
-    assert 0 <= found.slack < 1e-8
+    assert 0 <= found.suboptimality < 1e-8
     random = np.random.default_rng(1).normal(size=(2_000, 3))
     near = found.params + random * np.geomspace(1e-4, 3, 2_000)[:, None]
     values = diagnostics.exact_values(objective, near, records())
-    assert values.min() >= found.value - found.slack
+    assert values.min() >= found.value - found.suboptimality
     # Weak curvature: a point nearby is nearly as good, so the optimum is no accident of the draw.
     assert values.min() <= found.value + 1e-6 or objective is BALL
     at = diagnostics.exact_values(objective, found.params[None], records())[0]

@@ -59,7 +59,7 @@ NAMES = list(queries("zero_out"))
 # What a query wants beside the parameters; at this anchor gradients are opposite to those at 0.
 PUBLIC = {
     SubspaceQuery: {"sketch": jnp.eye(2, P)},
-    AnchorQuery: {"renew": jnp.array(True)},
+    AnchorQuery: {"refresh": jnp.array(True)},
     DifferenceQuery: {"anchor": jnp.full(P, -2.0)},
 }
 

@@ -41,7 +41,7 @@ VARIANTS = {
     "dp-tr, certified output": ("dp-tr", {"certify": "output"}),
     "dp-gd, batches": ("dp-gd", {"batch_size": N // 2}),
     "dp-gd, random iterate": ("dp-gd", {"output": "random", "certify": None}),
-    "dp-str, fixed size": ("dp-str", {"sampling": "fixed_size"}),
+    "dp-str, fixed size": ("dp-str", {"sampling": "without_replacement"}),
     "spider, tree": ("spider", {"noise": "tree"}),
     "spider, independent": ("spider", {"noise": "independent"}),
 }

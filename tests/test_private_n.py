@@ -23,12 +23,12 @@ from dpjax.derivatives import (
     clipped_grad,
     clipped_grad_difference,
     most_rows,
-    rounding_slack,
+    rounding_error,
 )
 from dpjax.objectives import Objective
 from dpjax.oracles import DifferenceQuery, GradientQuery, Setting
 from dpjax.results.guarantee import statement
-from dpjax.sampling import gaps
+from dpjax.sampling import skips
 
 DECLARED = 200
 BUDGET = PrivacyBudget(1.0, 1e-5, "add_or_remove_one")
@@ -38,7 +38,7 @@ LINEAR = Objective(lambda w, x: w @ x, name="linear")
 def half_of_them():
     """A sampler that expects 100 records; twice as many are more than a batch of it holds."""
     sampler = sampling.poisson(DECLARED / 2, DECLARED, budget=BUDGET, count=1)
-    assert DECLARED / 2 < sampler.capacity < DECLARED - 20
+    assert DECLARED / 2 < sampler.max_batch_size < DECLARED - 20
     return sampler
 
 
@@ -87,11 +87,11 @@ def test_c55_an_audit_with_twice_the_declared_records_stays_below_the_claim(othe
 def test_c55_every_record_is_drawn_with_the_probability_declared(n, exact):
     """The last one as the first, however many there are; fails by chance with probability 1e-6."""
     sampler = half_of_them()
-    sampler = sampling.Poisson.of(2**63, 100.0, sampler.capacity, DECLARED, exact)
+    sampler = sampling.Poisson.of(2**63, 100.0, sampler.max_batch_size, DECLARED, exact)
     keys = jax.random.split(jax.random.key(1), 4000)
     batch = jax.jit(jax.vmap(lambda key: sampler.sample(key, n)))(keys)
     indices, mask = np.asarray(batch.indices), np.asarray(batch.mask)
-    assert mask.shape == (4000, math.ceil(n / DECLARED) * sampler.capacity)
+    assert mask.shape == (4000, math.ceil(n / DECLARED) * sampler.max_batch_size)
     drawn = np.bincount(indices[mask], minlength=n)
     chance = 1e-6 / n
     assert stats.binom.ppf(chance / 2, 4000, 0.5) <= drawn.min()
@@ -101,27 +101,29 @@ def test_c55_every_record_is_drawn_with_the_probability_declared(n, exact):
     assert abs(sizes.var() / (n / 4) - 1) < 5 * math.sqrt(2 / 4000)
 
 
-@pytest.mark.parametrize(("q", "n", "capacity"), [(0.5, 200, 150), (0.1, 50, 12), (0.01, 900, 20)])
-def test_c55_the_charge_covers_the_exact_tail_at_any_number_of_records(q, n, capacity):
-    sampler = sampling.Poisson.of(int(q * 2**64), q * n, capacity, n, exact=True)
+@pytest.mark.parametrize(
+    ("q", "n", "max_batch_size"), [(0.5, 200, 150), (0.1, 50, 12), (0.01, 900, 20)]
+)
+def test_c55_the_charge_covers_the_exact_tail_at_any_number_of_records(q, n, max_batch_size):
+    sampler = sampling.Poisson.of(int(q * 2**64), q * n, max_batch_size, n, exact=True)
     for present in [*range(1, 4 * n, 7), n, n + 1, 2 * n, 3 * n, 2 * n + 1, 50 * n, 1000 * n]:
-        slots = math.ceil(present / n) * capacity
+        slots = math.ceil(present / n) * max_batch_size
         assert stats.binom.sf(slots, present, q) <= sampler.overflow * (1 + 1e-9)
-    assert sampler.overflow == gaps.overflow_probability(sampler.probability, capacity, n)
+    assert sampler.overflow == skips.overflow_probability(sampler.probability, max_batch_size, n)
     # The slots that a full batch had before would be overrun.
-    assert stats.binom.sf(capacity, 4 * n, q) > 0.5
+    assert stats.binom.sf(max_batch_size, 4 * n, q) > 0.5
 
 
 def test_c55_a_capacity_of_all_declared_records_never_overflows():
-    sampler = sampling.poisson(5, 10, budget=BUDGET, count=1, capacity=10)
-    error = gaps.gap_error(sampler.table, 10)
+    sampler = sampling.poisson(5, 10, budget=BUDGET, count=1, max_batch_size=10)
+    error = skips.skip_error(sampler.table, 10)
     assert sampler.overflow == error < 1e-15
     assert sampler.sample(jax.random.key(0), 31).mask.shape == (40,)
 
 
 def test_c55_a_capacity_below_the_mean_is_refused():
-    with pytest.raises(ValueError, match="raise capacity to"):
-        sampling.poisson(50, 100, budget=BUDGET, count=1, capacity=45)
+    with pytest.raises(ValueError, match="raise max_batch_size to"):
+        sampling.poisson(50, 100, budget=BUDGET, count=1, max_batch_size=45)
 
 
 def test_c55_rounding_is_charged_for_more_rows_than_declared():
@@ -131,13 +133,13 @@ def test_c55_rounding_is_charged_for_more_rows_than_declared():
 
     def slack(objective, sampler, data_size=DECLARED):
         setting = Setting(objective, data_size, "add_or_remove_one", sampler)
-        return GradientQuery(setting=setting, noise_multiplier=1.0, clip_norm=1.0).slack
+        return GradientQuery(setting=setting, noise_multiplier=1.0, clip_norm=1.0).rounding_error
 
     closed = dpjax.objectives.logistic()
-    assert slack(closed, half_of_them()) == rounding_slack(2**18, "add_or_remove_one") < 2e-5
+    assert slack(closed, half_of_them()) == rounding_error(2**18, "add_or_remove_one") < 2e-5
     # Without a closed form a shifted row may round otherwise: of twice the rows of a batch.
-    rows = 2 * half_of_them().capacity
-    charged = rounding_slack(rows, "add_or_remove_one") + rows * 2.0**-22
+    rows = 2 * half_of_them().max_batch_size
+    charged = rounding_error(rows, "add_or_remove_one") + rows * 2.0**-22
     assert slack(LINEAR, half_of_them()) == charged
     assert slack(LINEAR, sampling.full_batch(41_000), 41_000) < 0.02
     with pytest.raises(ValueError, match="Use relation='zero_out', or read"):

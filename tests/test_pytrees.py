@@ -46,7 +46,9 @@ def test_no_class_of_dpjax_can_be_taken_for_another(name):
 
 
 def test_the_classes_are_all_found():
-    assert {"dpjax.oracles.gradient.GradientQuery", "dpjax.datasets.base.Dataset"} <= set(CLASSES)
+    assert {"dpjax.oracles.gradient.GradientQuery", "dpjax.datasets.dataset.Dataset"} <= set(
+        CLASSES
+    )
 
 
 def make(number, register):

@@ -62,7 +62,7 @@ def poisson(q, count, sigma, overflow=0.0):
 
 def subset(size, n, count, sigma):
     """``sigma`` over one record's bound, as every sampled release."""
-    sampler = sampling.fixed_size(size, n)
+    sampler = sampling.without_replacement(size, n)
     return sampler.release("gradient", count, noise_multiplier=sigma, relation="replace_one")
 
 
@@ -123,7 +123,7 @@ def test_c42_unsampled_and_sampled_releases_mix_under_every_relation():
 def test_c42_known_multipliers_of_subsets_under_replace_one(eps, two_events, joint):
     """PM 3: multipliers over the difference of two records, 5,000 of 35,000, T = 40."""
     budget = PrivacyBudget(eps, 1 / 35_000, "replace_one")
-    sampler = sampling.fixed_size(5_000, 35_000)
+    sampler = sampling.without_replacement(5_000, 35_000)
     for count, known in ((80, two_events), (40, joint)):
         over_record = gaussian_multiplier(budget, count, sampler=sampler)
         assert over_record / 2 == pytest.approx(known, abs=1e-3)
@@ -281,7 +281,7 @@ def test_c41_overflow_is_charged_to_delta(overflow, accountant):
 
 
 def test_c41_a_charge_that_eats_delta_is_an_error_or_infinite():
-    with pytest.raises(ValueError, match="raise the capacity"):
+    with pytest.raises(ValueError, match="raise max_batch_size"):
         epsilon(of(poisson(0.01, 1000, 1.0, 1e-8)), 1e-5, "zero_out")
     with pytest.raises(ValueError, match="too small"):
         epsilon(of(poisson(0.01, 10**6, 1.0)), 1e-10, "zero_out")
@@ -351,7 +351,9 @@ def test_renyi_of_every_kind():
 def test_c37_a_sampler_without_accounting_raises():
     for relation in ("zero_out", "add_or_remove_one"):
         with pytest.raises(ValueError, match="replace_one"):
-            sampling.fixed_size(10, 100).release("g", 1, noise_multiplier=1.0, relation=relation)
+            sampling.without_replacement(10, 100).release(
+                "g", 1, noise_multiplier=1.0, relation=relation
+            )
         with pytest.raises(ValueError, match="sampling without replacement"):
             of(subset(10, 100, 1, 1.0), relation)
 
@@ -416,7 +418,7 @@ def test_the_guarantee_says_how_records_are_drawn(relation, accountant):
     budget = PrivacyBudget(1.0, 1e-5, relation)
     sampler = sampling.poisson(50, 1000, budget=budget, count=10)
     if relation == "replace_one":
-        sampler = sampling.fixed_size(50, 1000)
+        sampler = sampling.without_replacement(50, 1000)
     release = sampler.release("joint_step", 10, noise_multiplier=3.0, relation=relation)
     algorithm = types.SimpleNamespace(
         event=Event((release, Release("anchor", 1, 9.0)), relation),
@@ -451,10 +453,10 @@ def test_the_guarantee_says_how_records_are_drawn(relation, accountant):
         words += [
             "joint step: Poisson sampling",
             "probability 0.05",
-            f"at most {sampler.capacity}",
+            f"at most {sampler.max_batch_size}",
         ]
     assert [word for word in words if word not in text] == []
-    present = f"{sampler.capacity} x ceil(m / 1,000) records, where 1,000 is the declared"
+    present = f"{sampler.max_batch_size} x ceil(m / 1,000) records, where 1,000 is the declared"
     assert (present in text) == (relation == "add_or_remove_one")
     assert "mu-GDP" not in text and "Sampling: none" not in text
     assert ("privacy loss distributions" in text) == (accountant != "rdp")

@@ -9,7 +9,7 @@ import dpjax
 from dpjax.accounting import epsilon
 from dpjax.derivatives import clipped_grad, joint_clipped
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, Setting, bind, check_examples
-from dpjax.sampling import fixed_size, poisson
+from dpjax.sampling import poisson, without_replacement
 
 N, P = 200, 3
 KEY = jax.random.key(3)
@@ -98,7 +98,7 @@ def test_c38_an_empty_batch_is_released_with_noise():
 def test_batches_of_one_and_of_all_but_one(kind, size):
     objective, data = OBJECTIVES[kind], records()
     query = GradientQuery(
-        setting=Setting(objective, N, "replace_one", fixed_size(size, N)),
+        setting=Setting(objective, N, "replace_one", without_replacement(size, N)),
         noise_multiplier=1e-6,
         clip_norm=0.5,
     )
@@ -121,9 +121,9 @@ def test_c37_the_event_is_that_of_the_sampler_and_others_raise():
         drawn = epsilon(query.event(10), 1e-5, "zero_out")
         assert drawn < epsilon(whole, 1e-5, "zero_out") / 2
     with pytest.raises(ValueError, match="replace_one"):
-        queries(objective, fixed_size(20, N), relation="zero_out")[0].event(1)
+        queries(objective, without_replacement(20, N), relation="zero_out")[0].event(1)
     with pytest.raises(ValueError, match="replace_one"):
-        _ = queries(objective, fixed_size(20, N), relation="zero_out")[0].stddev
+        _ = queries(objective, without_replacement(20, N), relation="zero_out")[0].stddev
 
 
 def test_each_answer_draws_its_own_batch_and_noise():
@@ -136,7 +136,7 @@ def test_each_answer_draws_its_own_batch_and_noise():
 
 def test_c40_a_sampler_of_other_data_is_refused():
     query = GradientQuery(
-        setting=Setting(OBJECTIVES["margin"], 2 * N, "zero_out", fixed_size(9, N)),
+        setting=Setting(OBJECTIVES["margin"], 2 * N, "zero_out", without_replacement(9, N)),
         noise_multiplier=1.0,
         clip_norm=0.5,
     )

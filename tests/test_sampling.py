@@ -15,7 +15,7 @@ from scipy import stats
 
 from dpjax import sampling
 from dpjax.accounting import RELATIONS, Event, PrivacyBudget, epsilon
-from dpjax.sampling import gaps
+from dpjax.sampling import skips
 
 BUDGET = PrivacyBudget(1.0, 1e-6)
 
@@ -24,9 +24,9 @@ def poisson(expected, n, **kwargs):
     return sampling.poisson(expected, n, **{"budget": BUDGET, "count": 100, **kwargs})
 
 
-def raw(q, n, capacity, exact=False):
+def raw(q, n, max_batch_size, exact=False):
     """A sampler of a coarse probability whose overflow nobody checked."""
-    return sampling.Poisson.of(int(q * 2**64), q * n, capacity, n, exact)
+    return sampling.Poisson.of(int(q * 2**64), q * n, max_batch_size, n, exact)
 
 
 @functools.partial(jax.jit, static_argnames=("n", "count"))
@@ -80,7 +80,7 @@ def test_c36_tiny_probabilities_are_drawn_as_declared():
 
 def exact_thresholds(q, n):
     """2^64 P(A >= j) and 2^64 P(B >= j) of a gap base A + B, in rational numbers."""
-    base = gaps.gap_table(int(q * 2**64), n).shape[-1] + 1
+    base = skips.skip_table(int(q * 2**64), n).shape[-1] + 1
     stay = 1 - q
     upper = [stay ** (base * j) for j in range(1, base)]
     lower = [(stay**j - stay**base) / (1 - stay**base) for j in range(1, base)]
@@ -95,7 +95,7 @@ def exact_thresholds(q, n):
 )  # fmt: skip
 def test_c36_gaps_have_the_law_of_coins_to_the_last_bit(q, n, monkeypatch):
     q = Fraction(math.floor(q * 2**64), 2**64)
-    table = gaps.gap_table(int(q * 2**64), n)
+    table = skips.skip_table(int(q * 2**64), n)
     base, rows = exact_thresholds(q, n)
     ours = [[(int(h) << 32) + int(w) for h, w in zip(*row, strict=True)] for row in table]
     for found, exact in zip(*(list(itertools.chain(*t)) for t in (ours, rows)), strict=True):
@@ -107,7 +107,9 @@ def test_c36_gaps_have_the_law_of_coins_to_the_last_bit(q, n, monkeypatch):
     numbers = sorted({min(max(t + d, 0), 2**64 - 1) for row in rows for t in row for d in (-1, 0)})
     words = np.array([[v >> 32, v & 0xFFFFFFFF] for v in numbers], np.uint32).T
     monkeypatch.setattr(jax.random, "bits", lambda *_: jnp.asarray(np.stack([words, words])))
-    indices, mask = jax.jit(lambda: gaps.gaps(jax.random.key(0), table, len(numbers), n))()
+    indices, mask = jax.jit(
+        lambda: skips.geometric_skips(jax.random.key(0), table, len(numbers), n)
+    )()
     digits = [np.array([sum(v < t for t in row) for v in numbers], object) for row in rows]
     place = np.cumsum(base * digits[0] + digits[1] + 1) - 1
     assert np.asarray(mask).tolist() == (place < n).tolist()
@@ -117,8 +119,8 @@ def test_c36_gaps_have_the_law_of_coins_to_the_last_bit(q, n, monkeypatch):
 @pytest.mark.parametrize(("size", "n"), [(1, 2), (2, 5), (16, 64), (50, 1000), (5000, 35_000)])
 def test_c35_enough_trials_are_made(size, n):
     """Against the exact chance of too few distinct ones, by the recursion on their number."""
-    trials, failure = gaps.distinct_trials(size, n)
-    assert failure <= 2.0**-64 and sampling.fixed_size(size, n).overflow <= 1e-10
+    trials, failure = skips.distinct_trials(size, n)
+    assert failure <= 2.0**-64 and sampling.without_replacement(size, n).overflow <= 1e-10
     if n > 1000:
         seen = [np.unique(np.random.default_rng(i).integers(0, n, trials)).size for i in range(50)]
         assert size < min(seen) and trials < 1.2 * size
@@ -172,14 +174,14 @@ def test_c37_coins_are_independent_between_records_and_steps(q, exact):
     # Batch sizes vary as a binomial; shuffled or fixed batches, planted, do not vary.
     spread = found.sum(1).var() / (n * q * (1 - q))
     assert abs(spread - 1) < 6 * math.sqrt(2 / count)
-    fixed = members(draws(sampling.FixedSize(10, n), n, 500), n)
+    fixed = members(draws(sampling.WithoutReplacement(10, n), n, 500), n)
     assert fixed.sum(1).var() == 0
 
 
 @pytest.mark.computes
 def test_c35_subsets_are_uniform_and_without_repeats():
     n, size, count = 5, 2, 20_000
-    found = members(draws(sampling.fixed_size(size, n), n, count), n)
+    found = members(draws(sampling.without_replacement(size, n), n, count), n)
     assert found.max() == 1 and np.all(found.sum(1) == size)
     codes = found @ 2 ** np.arange(n)
     observed = np.unique(codes, return_counts=True)[1]
@@ -191,8 +193,8 @@ def test_c35_subsets_are_uniform_and_without_repeats():
     assert members(sampling.Batch(choice, jnp.ones_like(choice, bool)), n).max() == 2
 
 
-@pytest.mark.parametrize("capacity", [1, 20, 100])
-def test_c41_the_first_records_are_kept_up_to_the_capacity(capacity, monkeypatch):
+@pytest.mark.parametrize("max_batch_size", [1, 20, 100])
+def test_c41_the_first_records_are_kept_up_to_the_capacity(max_batch_size, monkeypatch):
     n, q = 100, 0.3
     key = jax.random.key(5)
     bits = jax.random.bits(key, (2, 2, n), jnp.uint32)
@@ -200,11 +202,11 @@ def test_c41_the_first_records_are_kept_up_to_the_capacity(capacity, monkeypatch
     many = jax.jit(lambda: raw(q, n, n).sample(key, n))()
     drawn = np.asarray(many.indices)[np.asarray(many.mask)]
     assert np.all(np.diff(drawn) > 0) and len(drawn) > 20
-    batch = jax.jit(lambda: raw(q, n, capacity).sample(key, n))()
-    assert batch.indices.shape == batch.mask.shape == (capacity,)
+    batch = jax.jit(lambda: raw(q, n, max_batch_size).sample(key, n))()
+    assert batch.indices.shape == batch.mask.shape == (max_batch_size,)
     assert batch.indices.dtype == jnp.int32 and batch.mask.dtype == bool
-    kept = drawn[:capacity]
-    assert np.asarray(batch.mask).tolist() == [i < len(kept) for i in range(capacity)]
+    kept = drawn[:max_batch_size]
+    assert np.asarray(batch.mask).tolist() == [i < len(kept) for i in range(max_batch_size)]
     assert np.asarray(batch.indices)[: len(kept)].tolist() == kept.tolist()
 
 
@@ -242,7 +244,10 @@ def test_c39_the_divisor_is_declared_and_never_the_size_drawn():
     sizes = np.asarray(draws(sampler, 1000, 2000).mask).sum(1)
     assert len(set(sizes.tolist())) > 5
     assert sampler.expected == pytest.approx(sampler.probability * sampler.data_size)
-    assert sampling.fixed_size(50, 1000).expected == 50 and sampling.full_batch(9).expected == 9
+    assert (
+        sampling.without_replacement(50, 1000).expected == 50
+        and sampling.full_batch(9).expected == 9
+    )
     release = sampler.release("g", 1, noise_multiplier=2.0, relation="zero_out", record_norm=3.0)
     assert release.stddev == pytest.approx(2.0 * 3.0 / 50)
 
@@ -254,7 +259,7 @@ def test_c40_the_probability_comes_from_the_declared_n():
         found = np.asarray(draws(sampler, n, 2000).mask).sum()
         assert consistent(found, n * 2000, 0.05)
     with pytest.raises(ValueError, match="declare the public n"):
-        sampling.fixed_size(50, 1000).sample(jax.random.key(0), 999)
+        sampling.without_replacement(50, 1000).sample(jax.random.key(0), 999)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +272,7 @@ def test_c60_the_table_follows_the_probability_that_is_replaced(changed, wrap):
     values = {"high": 2**31, "low": 5, "data_size": 10**7, "table": sampler.table * 0}
     value = values[changed] if wrap is None else wrap(values[changed])
     other = dataclasses.replace(sampler, **{changed: value})
-    expected = gaps.gap_table((int(other.high) << 32) | int(other.low), other.data_size)
+    expected = skips.skip_table((int(other.high) << 32) | int(other.low), other.data_size)
     np.testing.assert_array_equal(other.table, expected)
     assert (changed == "table") == np.array_equal(other.table, sampler.table)
     sizes = np.asarray(draws(other, 100, 200).mask).sum()
@@ -280,9 +285,11 @@ def test_c60_the_table_follows_the_probability_that_is_replaced(changed, wrap):
 
 @pytest.mark.parametrize(("n", "q"), [(30, Fraction(1, 4)), (200, Fraction(1, 8))])
 def test_c41_overflow_is_the_exact_tail_rounded_up(n, q):
-    for capacity in (0, n // 4, n // 2, n - 1, n):
-        exact = sum(math.comb(n, k) * q**k * (1 - q) ** (n - k) for k in range(capacity + 1, n + 1))
-        found = Fraction(gaps.overflow_probability(float(q), capacity, n))
+    for max_batch_size in (0, n // 4, n // 2, n - 1, n):
+        exact = sum(
+            math.comb(n, k) * q**k * (1 - q) ** (n - k) for k in range(max_batch_size + 1, n + 1)
+        )
+        found = Fraction(skips.overflow_probability(float(q), max_batch_size, n))
         assert exact <= found <= exact * (1 + Fraction(1, 10**8)) + Fraction(1, 10**300)
 
 
@@ -293,10 +300,10 @@ def test_c41_the_capacity_keeps_to_its_share_of_delta(expected, n, delta_share):
     draw = (1 + math.e) * 100
     assert draw * sampler.overflow <= delta_share * BUDGET.delta
     allowed = min(delta_share * BUDGET.delta / draw / 2, 1e-20)
-    assert stats.binom.sf(sampler.capacity - 1, n, expected / n) > allowed
+    assert stats.binom.sf(sampler.max_batch_size - 1, n, expected / n) > allowed
     release = sampler.release("g", 100, noise_multiplier=5.0, relation="zero_out")
     assert release.failure_probability == sampler.overflow > 0
-    assert release.max_batch_size == sampler.capacity
+    assert release.max_batch_size == sampler.max_batch_size
     clean = dataclasses.replace(release, failure_probability=0.0)
     charged, free = (
         epsilon(Event((one,), "zero_out"), 1e-6, "zero_out") for one in (release, clean)
@@ -305,7 +312,7 @@ def test_c41_the_capacity_keeps_to_its_share_of_delta(expected, n, delta_share):
 
 
 @pytest.mark.parametrize(
-    "sampler", [raw(0.3, 64, 32), sampling.FixedSize(16, 64), sampling.FullBatch(64)]
+    "sampler", [raw(0.3, 64, 32), sampling.WithoutReplacement(16, 64), sampling.FullBatch(64)]
 )
 def test_x64_jit_vmap_and_loops_draw_the_same_bits(sampler):
     keys = jax.random.split(jax.random.key(2), 5)
@@ -352,7 +359,7 @@ def test_c48_another_probability_compiles_nothing_anew():
     ("sampler", "kind"),
     [
         (poisson(50, 1000), "poisson"),
-        (sampling.fixed_size(50, 1000), "fixed_size"),
+        (sampling.without_replacement(50, 1000), "without_replacement"),
         (sampling.full_batch(1000), "none"),
     ],
 )
@@ -361,7 +368,7 @@ def test_c37_a_release_names_the_draw_that_made_it(sampler, kind):
     assert release.sampling == kind
     if kind != "none":
         assert release.sampling_probability == sampler.probability
-        assert release.max_batch_size == sampler.capacity
+        assert release.max_batch_size == sampler.max_batch_size
         assert release.failure_probability == sampler.overflow
 
 
@@ -389,10 +396,10 @@ def test_noise_of_multiplier_times_scale_is_what_is_accounted(relation):
         (lambda: poisson(1, 10, count=0), "count must be"),
         (lambda: poisson(1, 10, delta_share=2), "delta_share must be"),
         (lambda: poisson(1, 10, budget=1.0), "budget must be"),
-        (lambda: poisson(100, 1000, capacity=110), "raise capacity to"),
-        (lambda: poisson(100, 1000, capacity=0), "capacity must be"),
-        (lambda: sampling.fixed_size(10, 10), "FullBatch"),
-        (lambda: sampling.fixed_size(0, 10), "size must be"),
+        (lambda: poisson(100, 1000, max_batch_size=110), "raise max_batch_size to"),
+        (lambda: poisson(100, 1000, max_batch_size=0), "max_batch_size must be"),
+        (lambda: sampling.without_replacement(10, 10), "FullBatch"),
+        (lambda: sampling.without_replacement(0, 10), "size must be"),
         (lambda: sampling.full_batch(0), "data_size must be"),
         (
             lambda: sampling.full_batch(3).release(

@@ -318,7 +318,7 @@ def test_a_search_without_a_theorem_has_no_event_of_dp_accounting():
 # As a release.
 
 
-BATCHES = poisson(100, 1_000, budget=PrivacyBudget(1.0, 1e-2), count=20, capacity=150)
+BATCHES = poisson(100, 1_000, budget=PrivacyBudget(1.0, 1e-2), count=20, max_batch_size=150)
 TRAININGS = {
     "gaussian": (Release("gradient", 20, 30.0), Release("accuracy", 1, 20.0)),
     "poisson": (

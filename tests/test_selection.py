@@ -34,8 +34,8 @@ N, P, K = 8, 3, 4
 DELTA = 1e-5
 
 
-def selection(log_range, count=1, **more):
-    multiplier = gumbel_multiplier(log_range)
+def selection(pure_epsilon, count=1, **more):
+    multiplier = gumbel_multiplier(pure_epsilon)
     return SelectionRelease("selection", count, multiplier, **more)
 
 
@@ -223,11 +223,11 @@ def steep(params):
     return -1e4 * (params @ params) / 2
 
 
-def query_of(relation, log_range=1.0, regularizer=steep, **more):
+def query_of(relation, pure_epsilon=1.0, regularizer=steep, **more):
     objective = dpjax.Objective(bent, regularizer)
     return SelectionQuery(
         setting=Setting(objective, N, relation),
-        noise_multiplier=gumbel_multiplier(log_range),
+        noise_multiplier=gumbel_multiplier(pure_epsilon),
         clip_norm=0.5,
         gradient_tolerance=0.1,
         curvature_tolerance=0.2,
@@ -271,7 +271,7 @@ def test_where_the_gradient_decides_no_record_moves_the_score():
 
 def test_the_place_follows_the_exponential_mechanism():
     """With the scale that the event books, not the one that the program computes."""
-    query = query_of("zero_out", log_range=0.5, regularizer=None)
+    query = query_of("zero_out", pure_epsilon=0.5, regularizer=None)
     rows, norms = jnp.zeros(N), jnp.array([0.0, 0.1, 0.15, 0.3])
     points = jnp.zeros((K, P))
     records = bind(query, rows)

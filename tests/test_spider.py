@@ -19,7 +19,7 @@ from dpjax.mechanisms.noise import Prefix
 from dpjax.mechanisms.tree import KINDS
 from dpjax.oracles import EstimateQuery, ScoreQuery, Setting
 from dpjax.oracles.estimate import ROWS
-from dpjax.sampling import Ordered, SinglePass, ordered
+from dpjax.sampling import ShuffledRecords, SinglePass, ordered
 
 N, P = 64, 4
 QUIET = 1e-6
@@ -55,7 +55,7 @@ def _told(query, rows, **public):
     return query.answer(jax.random.key(0), rows, jnp.zeros(P), **public)
 
 
-def told(query, rows, refresh, size, start=0):
+def exact_sum(query, rows, refresh, size, start=0):
     return np.asarray(_told(query, rows, refresh=refresh, size=size, start=start))
 
 
@@ -73,7 +73,9 @@ def test_one_record_moves_an_increment_by_its_share_whatever_the_batch(
     rows = np.ones(N, np.float32)
     other = rows.copy()
     other[2] = 0 if relation == "zero_out" else -1
-    moved = np.linalg.norm(told(query, rows, refresh, size) - told(query, other, refresh, size))
+    moved = np.linalg.norm(
+        exact_sum(query, rows, refresh, size) - exact_sum(query, other, refresh, size)
+    )
     allowed = records_moved(relation) * 0.5 / 16
     # The release speaks of all the noise's draws that a record enters, this is one increment.
     assert allowed * query.correlation.sensitivity <= query.sensitivity
@@ -88,7 +90,7 @@ def test_a_size_that_follows_the_data_would_move_more():
     rows[:8], rows[8] = 0, 0
     other = rows.copy()
     other[3] = 1
-    moved = np.linalg.norm(told(query, rows, False, 8) - told(query, other, False, 8))
+    moved = np.linalg.norm(exact_sum(query, rows, False, 8) - exact_sum(query, other, False, 8))
     assert moved <= query.sensitivity
 
 
@@ -191,17 +193,19 @@ def test_c18_a_record_that_is_not_finite_moves_nothing(bad):
     rows, null = np.ones(N, np.float32), np.ones(N, np.float32)
     rows[1], null[1] = bad, 0
     for refresh in (True, False):
-        np.testing.assert_array_equal(told(query, rows, refresh, 8), told(query, null, refresh, 8))
+        np.testing.assert_array_equal(
+            exact_sum(query, rows, refresh, 8), exact_sum(query, null, refresh, 8)
+        )
 
 
 # Who is read.
 
 
 def test_a_window_holds_the_places_asked_and_no_other():
-    rows = Ordered(jnp.arange(10), jnp.array([3, 1, 4, 0, 5, 9, 2, 6, 8, 7]))
-    taken, mask = SinglePass(10, 0, 8).window(rows, jnp.int32(5), jnp.int32(2), 4)
+    rows = ShuffledRecords(jnp.arange(10), jnp.array([3, 1, 4, 0, 5, 9, 2, 6, 8, 7]))
+    taken, mask = SinglePass(10, 0, 8).minibatch(rows, jnp.int32(5), jnp.int32(2), 4)
     assert taken[mask].tolist() == [9, 2]
-    taken, mask = SinglePass(10, 0, 8).window(rows, jnp.int32(6), jnp.int32(9), 4)
+    taken, mask = SinglePass(10, 0, 8).minibatch(rows, jnp.int32(6), jnp.int32(9), 4)
     assert taken[mask].tolist() == [2, 6]  # places past the last are nobody's
 
 
@@ -273,7 +277,7 @@ def test_the_noise_of_a_segment_is_that_of_its_key_alone():
     """Whatever the step of the run, so that a resumed run draws it again bit for bit."""
     query = estimate(multiplier=1.0)
     algorithm = make("spider", data_size=N, dimension=P)
-    bound = loop.Bound(
+    bound = loop.BoundAlgorithm(
         dataclasses.replace(algorithm, estimate=query), jnp.zeros(N), jax.random.key(2)
     )
     public = {"refresh": True, "start": 0, "size": 4, "segment": 7, "leaf": 3}
@@ -299,7 +303,7 @@ def test_places_that_are_not_there_are_refused(first, last):
 def test_a_record_in_place_of_those_that_are_not_there_is_not_read_again():
     """40 records for a declared 64: places past the data would all be the last record's."""
     with pytest.raises(ValueError, match="a pass over 64 records was declared"):
-        told(estimate(), np.ones(40, np.float32), True, 16, start=40)
+        exact_sum(estimate(), np.ones(40, np.float32), True, 16, start=40)
 
 
 def test_noise_that_float32_would_lose_is_refused():
@@ -320,7 +324,7 @@ def test_a_run_ends_where_the_records_do_and_says_so():
     assert "records are used up" in dpjax.Status.EXHAUSTED.message
     used = np.asarray(solution.history.used)[: int(solution.steps)]
     assert used[-1] <= algorithm.estimate.sampler.last
-    assert algorithm.estimate.sampler.last + algorithm.score.sampler.capacity == 256
+    assert algorithm.estimate.sampler.last + algorithm.score.sampler.max_batch_size == 256
 
 
 def test_a_kick_comes_at_a_small_gradient_and_not_again_for_a_while():
@@ -361,7 +365,7 @@ def test_a_rule_of_ones_own_says_what_is_added_and_when_it_is_over():
 def test_the_last_candidate_that_passes_is_chosen_else_the_nearest():
     algorithm = make("spider", data_size=N, dimension=P, candidates=4)
     state = algorithm.init(jnp.zeros(P))._replace(
-        points=jnp.arange(4.0)[:, None] * jnp.ones((1, P)), place=jnp.int32(2)
+        candidates=jnp.arange(4.0)[:, None] * jnp.ones((1, P)), newest=jnp.int32(2)
     )
     gradient, curvature = map(float, algorithm.tolerances)
 

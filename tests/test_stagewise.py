@@ -422,7 +422,7 @@ def test_the_papers_own_accounting_is_of_a_far_larger_epsilon():
     budget = dpjax.PrivacyBudget(8.0, 1e-5)
     # No batch overflows, whose charge grows with epsilon.
     algorithm = dpjax.dpagem(
-        dpjax.objectives.logistic(), budget, **PAPER, capacity=PAPER["data_size"]
+        dpjax.objectives.logistic(), budget, **PAPER, max_batch_size=PAPER["data_size"]
     )
     query = dataclasses.replace(algorithm.query, noise_multiplier=nominal)
     # Noise this small ends too near for any epsilon to be proved.

@@ -10,7 +10,7 @@ import pytest
 import dpjax
 from dpjax.accounting import epsilon
 from dpjax.algorithms.stochastic_trust_region import steps_of_stage
-from dpjax.sampling import FixedSize, Poisson
+from dpjax.sampling import Poisson, WithoutReplacement
 
 N, P, T = 2_000, 3, 12
 BUDGET = dpjax.PrivacyBudget(1.0, 1e-5)
@@ -81,10 +81,10 @@ def test_growing_batches_are_booked_and_asked_stage_by_stage(monkeypatch):
 
 
 def test_subsets_of_fixed_size_under_replace_one():
-    algorithm = build(REPLACE, sampling="fixed_size")
+    algorithm = build(REPLACE, sampling="without_replacement")
     (release,) = algorithm.event.releases
-    assert isinstance(algorithm.queries[0].sampler, FixedSize)
-    assert release.sampling == "fixed_size" and release.max_batch_size == 200
+    assert isinstance(algorithm.queries[0].sampler, WithoutReplacement)
+    assert release.sampling == "without_replacement" and release.max_batch_size == 200
     poisson = build(dpjax.PrivacyBudget(1.0, 1 / N)).queries[0]
     assert 1.9 < algorithm.queries[0].stddev / poisson.stddev < 2.5
     assert np.isfinite(dpjax.solve(algorithm, records(), key=KEY).params).all()
@@ -100,9 +100,12 @@ def test_subsets_of_fixed_size_under_replace_one():
         ({"batch_size": ()}, "between 1 and steps=12 sizes"),
         ({"batch_size": [10] * 13}, "between 1 and steps=12 sizes"),
         ({"batch_size": [10, N]}, "must stay below"),
-        ({"capacity": 210}, "probability 0.5.* raise capacity to"),
-        ({"sampling": "fixed_size"}, "replace_one"),
-        ({"sampling": "fixed_size", "budget": REPLACE, "capacity": 210}, "never overflows"),
+        ({"max_batch_size": 210}, "probability 0.5.* raise max_batch_size to"),
+        ({"sampling": "without_replacement"}, "replace_one"),
+        (
+            {"sampling": "without_replacement", "budget": REPLACE, "max_batch_size": 210},
+            "never overflows",
+        ),
         ({"sampling": "poison"}, "did you mean 'poisson'"),
         ({"steps": 0}, "steps must be at least 1"),
         ({"radius": 0.0}, "radius must be"),

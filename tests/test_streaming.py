@@ -274,7 +274,7 @@ OF_A_FUNCTION = dpjax.objectives.Objective(margin_loss, name="own")
 def few_at_once():
     """Few rows come in together from the first test that asks for it to the end of the file."""
     with compiling.apart("few at once"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpjax.derivatives.linear.records.AT_ONCE", 1)
+        patch.setattr("dpjax.derivatives.linear.scaled_rows.AT_ONCE", 1)
         yield
 
 

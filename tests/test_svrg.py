@@ -12,7 +12,14 @@ import dpjax
 from dpjax.accounting import RELATIONS
 from dpjax.auditing import canaries
 from dpjax.derivatives import clipped_grad, clipped_grad_difference
-from dpjax.oracles import AnchorQuery, DifferenceQuery, GradientQuery, Setting, bind, only_where
+from dpjax.oracles import (
+    AnchorQuery,
+    DifferenceQuery,
+    GradientQuery,
+    Setting,
+    bind,
+    cond_under_vmap,
+)
 
 N, P, CLIP = 37, 4, 0.3
 LOGISTIC = dpjax.objectives.logistic_l2(0.1)
@@ -90,8 +97,8 @@ def test_a_step_that_renews_no_anchor_reads_no_record():
     )
     data = bind(query, records())
 
-    def ask(renew):
-        return query.answer(jax.random.key(0), data, jnp.ones(P), renew=renew)
+    def ask(refresh):
+        return query.answer(jax.random.key(0), data, jnp.ones(P), refresh=refresh)
 
     both = jax.jit(jax.vmap(ask))(jnp.array([True, False]))
     asked = GradientQuery(
@@ -108,7 +115,9 @@ def test_what_a_step_does_not_ask_for_is_not_computed_before_it_all_the_same(run
 
     def run(start, rows, steps):
         def step(i, total):
-            asked = only_where(i == 0, lambda w: jnp.tanh(rows @ w).sum(), start, jnp.zeros(()))
+            asked = cond_under_vmap(
+                i == 0, lambda w: jnp.tanh(rows @ w).sum(), start, jnp.zeros(())
+            )
             return total + asked
 
         return jax.lax.fori_loop(0, steps, step, jnp.zeros(()))
@@ -166,8 +175,8 @@ def test_gradient_evaluations_are_those_of_the_formulas():
     assert svrg.evaluations.declared == 1000 * 3 + 2 * 50 * 7 * 3
     twice = dpjax.dp_svrg_plus_plus(LOGISTIC, budget, epochs=3, epoch_length=7, **common)
     assert twice.evaluations.declared == 1000 * 3 + 2 * 50 * (2**4 - 2) * 7
-    capacity = svrg.difference.sampler.capacity
-    assert svrg.evaluations.padded >= 1024 * 3 + 2 * capacity * 7 * 3
+    max_batch_size = svrg.difference.sampler.max_batch_size
+    assert svrg.evaluations.padded >= 1024 * 3 + 2 * max_batch_size * 7 * 3
 
 
 def test_a_step_above_the_theorems_bound_is_warned_of():
@@ -230,9 +239,9 @@ def test_every_anchor_that_a_changed_configuration_asks_for_is_paid(factory):
         changed = dataclasses.replace(made, **change)
         state, anchors = changed.init(jnp.zeros(P)), 0
         for _ in range(changed.steps):
-            state, renew = changed._entered(state)
-            anchors += bool(renew)
-            state = state._replace(taken=state.taken + 1)
+            state, refresh = changed._entered(state)
+            anchors += bool(refresh)
+            state = state._replace(count=state.count + 1)
         assert changed.event.releases[0].count == anchors
     assert dataclasses.replace(made, steps=60).event.releases[0].count != made.epochs
 

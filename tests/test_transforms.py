@@ -19,7 +19,7 @@ from dpjax.accounting import Event, Release, epsilon
 from dpjax.auditing import GaussianClaim, estimate
 from dpjax.derivatives import rounding
 from dpjax.oracles import GradientQuery, Setting
-from dpjax.sampling import SinglePass, fixed_size, full_batch, poisson
+from dpjax.sampling import SinglePass, full_batch, poisson, without_replacement
 from dpjax.transforms import aggregate
 
 KEY = jax.random.key(11)
@@ -30,7 +30,7 @@ N = 40
 SAMPLERS = {
     "all": full_batch(N),
     "poisson": poisson(8, N, budget=BUDGET, count=10),
-    "subsets": fixed_size(8, N),
+    "subsets": without_replacement(8, N),
 }
 PARAMS = {"w": jnp.ones((3, 2)) / 4, "b": jnp.zeros(2), "c": jnp.ones(2) / 3}
 
@@ -270,11 +270,11 @@ def test_c25_layers_are_clipped_to_a_joint_norm_not_to_the_sum_of_theirs(norms, 
         assert np.linalg.norm(flat(clipped)) > 0.999 * joint
 
 
-@pytest.mark.parametrize("any_order", [False, True])
+@pytest.mark.parametrize("permutation_invariant", [False, True])
 @pytest.mark.parametrize("relation", ["zero_out", "add_or_remove_one", "replace_one"])
-def test_no_record_moves_the_sum_by_more_than_its_sensitivity(relation, any_order):
+def test_no_record_moves_the_sum_by_more_than_its_sensitivity(relation, permutation_invariant):
     """Records that all point one way, of a norm that float32 cannot hold: rounding at its worst."""
-    n, total = 1000, transforms.clip_and_sum(1 / 3, any_order=any_order)
+    n, total = 1000, transforms.clip_and_sum(1 / 3, permutation_invariant=permutation_invariant)
     gradients = jnp.tile(jnp.float32([[1e3, 2e3, -3e3]]), (n, 1))
     base = jnp.ones(n, bool)
     if relation == "replace_one":
@@ -589,7 +589,7 @@ def test_the_joint_vector_moves_as_far_as_one_gaussian_of_that_multiplier(
     ends = vectors if relation == "replace_one" else null[None]
     moved = np.linalg.norm(vectors[:, None] - ends[None], axis=-1).max()
     bound = (2 if relation == "replace_one" else 1) / multiplier
-    assert 0.9999 * bound < moved <= bound * (1 + rounding.sum_slack(3, relation))
+    assert 0.9999 * bound < moved <= bound * (1 + rounding.sum_rounding_error(3, relation))
 
 
 def attacked(make, runs=100_000):
@@ -634,7 +634,7 @@ def test_both_noises_are_those_of_the_event(sampler, relation):
 
     def step(key):
         chain = adaptive(key, sampler=SAMPLERS[sampler], relation=relation, count_stddev=3.0)
-        mask = jnp.zeros(N if sampler == "all" else SAMPLERS[sampler].capacity, bool)
+        mask = jnp.zeros(N if sampler == "all" else SAMPLERS[sampler].max_batch_size, bool)
         updates, state = chain.update(jnp.zeros((*mask.shape, 1)), chain.init(0), mask=mask)
         return updates[0], jnp.log(state.clip_norm)
 
@@ -739,7 +739,7 @@ def test_c15_what_multi_steps_does_to_noise():
     for _ in range(2):
         updates, state = update(zeros, state)
     found = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, transforms.NoiseState))
-    (used,) = [int(node.taken) for node in found if isinstance(node, transforms.NoiseState)]
+    (used,) = [int(node.count) for node in found if isinstance(node, transforms.NoiseState)]
     assert used == 2
     assert float(jnp.std(updates)) == pytest.approx(used**-0.5, rel=0.05)
     with pytest.raises(ValueError, match="breaks the noise"):
@@ -753,7 +753,7 @@ def of_records(**others):
     return transforms.noisy_mean(0.5, **common("poisson", per_example=True, **others))
 
 
-CAPACITY = SAMPLERS["poisson"].capacity
+CAPACITY = SAMPLERS["poisson"].max_batch_size
 BAD = {
     "norm": (lambda: transforms.clip_and_sum(0.0), "clip_norm must be a finite number above 0"),
     "norms": (lambda: transforms.clip_and_sum({"w": 1.0}), "pass per_layer=True"),

@@ -105,7 +105,7 @@ def test_the_scores_of_a_segment_add_up_to_that_of_all_its_increments_at_once(ki
     """Against the densities of one normal vector; a segment that follows starts afresh."""
     horizon, p, stddev = 5, 2, 0.7
     noise, random = PrefixNoise(kind, horizon), np.random.default_rng(0)
-    seen, answers = Prefix(of=noise, leaf=0).nothing_seen(p), random.normal(size=(3, horizon, p))
+    seen, answers = Prefix(of=noise, leaf=0).initial_score(p), random.normal(size=(3, horizon, p))
     for segment in range(2):
         answer, mean, other = answers + segment
         score = 0.0
@@ -188,13 +188,15 @@ def test_a_chain_adds_the_noise_of_one_prefix_sum_however_many_updates(kind):
         params = optax.apply_updates(params, updates)
         return (params, state), params
 
-    _, told = jax.lax.scan(one, (params, optimizer.init(params)), length=17)
-    told = np.concatenate([np.reshape(leaf, (17, -1)) for leaf in jax.tree.leaves(told)], axis=1)
-    drawn, stddev = told[14], PrefixNoise(kind, 16).stddevs()[14]
+    _, released = jax.lax.scan(one, (params, optimizer.init(params)), length=17)
+    released = np.concatenate(
+        [np.reshape(leaf, (17, -1)) for leaf in jax.tree.leaves(released)], axis=1
+    )
+    drawn, stddev = released[14], PrefixNoise(kind, 16).stddevs()[14]
     low, high = np.sqrt(stats.chi2.ppf([LEVEL / 2, 1 - LEVEL / 2], drawn.size) / drawn.size)
     assert low < drawn.std() / stddev < high
     assert not np.array_equal(drawn[:400], drawn[400:])
-    assert np.isfinite(told[15]).all() and np.isnan(told[16]).all()  # the horizon is passed
+    assert np.isfinite(released[15]).all() and np.isnan(released[16]).all()  # the horizon is passed
 
 
 def test_the_event_of_a_chain_is_one_gaussian_to_each_record():

@@ -447,7 +447,7 @@ def test_outside_of_a_cpu_as_many_persons_count_and_as_much_is_charged(monkeypat
         jax.clear_caches()
         algorithm = dpjax.with_count(make, budget)
         solution = dpjax.solve(algorithm, data, seed=0)
-        found.append((solution, [query.slack for query in algorithm.queries]))
+        found.append((solution, [query.rounding_error for query in algorithm.queries]))
     jax.clear_caches()
     (here, charged), (there, charged_there) = found
     assert charged == charged_there and here.counted == there.counted

@@ -66,7 +66,7 @@ def noises(optimizer, updates, params, calls, **passed):
     for _ in range(calls):
         _, state = optimizer.update(updates, state, params, **passed)
     found = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, transforms.NoiseState))
-    return sum(int(node.taken) for node in found if isinstance(node, transforms.NoiseState))
+    return sum(int(node.count) for node in found if isinstance(node, transforms.NoiseState))
 
 
 def paired(row):

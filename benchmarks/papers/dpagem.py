@@ -200,7 +200,7 @@ def _published(n: int, batch: float, steps: int, asked: float) -> dict[str, str]
         # Only so that the sampler can be made: what is spent is computed. A batch that holds all
         # records never overflows, so delta is charged nothing.
         budget = PrivacyBudget(200.0, DELTA, relation)
-        sampler = poisson(int(batch), n, budget=budget, count=steps, capacity=n)
+        sampler = poisson(int(batch), n, budget=budget, count=steps, max_batch_size=n)
         one = sampler.release("gradient", steps, noise_multiplier=noise, relation=relation)
         cells[head] = number(epsilon(Event((one,), relation), DELTA, relation))
     return cells

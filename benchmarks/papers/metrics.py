@@ -210,7 +210,7 @@ def _descents(problem: Problem, data: Dataset) -> dict[str, float]:
 
 def _certified(problem: Problem, data: Dataset) -> dict[str, float]:
     found = diagnostics.exact_certified_optimum(problem.loss, data.examples)
-    return {"optimum": found.value, "slack": found.slack}
+    return {"optimum": found.value, "suboptimality": found.suboptimality}
 
 
 def _landscape(problem: Problem, data: Dataset) -> dict[str, float]:

@@ -16,7 +16,7 @@ from dpjax.algorithms.model_step import spectral_scale
 from dpjax.algorithms.stochastic_trust_region import STEPS, dp_stochastic_trust_region
 from dpjax.algorithms.trust_region import region_of
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, HessianQuery, fixed_size_sampler
+from dpjax.oracles import GradientQuery, HessianQuery, without_replacement_sampler
 
 
 def erm_multiplier(budget: PrivacyBudget, steps: int) -> float:
@@ -110,7 +110,7 @@ def stochastic_trust_region(
         objective, _replace_one(budget), batch_size=data_size, damping=0.0, **sizes, **settings
     )
     batch = max(1, round(data_size / 7)) if batch_size is None else batch_size
-    setting = made.queries[0].setting.drawn_by(fixed_size_sampler(batch, data_size))
+    setting = made.queries[0].setting.drawn_by(without_replacement_sampler(batch, data_size))
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     # sigma^2 = 256 G^2 T ln(5T/delta) ln(2/delta) / (n epsilon)^2 on the mean over the batch, and
     # p M^2 in place of G^2 for the Hessian. The paper's lemmas give 512 for 2 T mechanisms; the

@@ -227,4 +227,4 @@ class PoissonBallRelease(BallRelease, BatchRelease):
 class SubsetBallRelease(Subsets, PoissonBallRelease):
     """Noise uniform in a ball, on uniformly random subsets; under ``replace_one`` alone."""
 
-    sampling: ClassVar[str] = "fixed_size"
+    sampling: ClassVar[str] = "without_replacement"

@@ -144,7 +144,7 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
 
     Returns:
       An epsilon, never below the true one. Ball noise alone has 0 or, below its delta, infinity;
-      beside others its delta is taken off theirs. Batches that may overflow their capacity charge
+      beside others its delta is taken off theirs. Batches that may exceed their largest size charge
       delta with (1 + e^epsilon) times the probability that any does; infinite where that is all of
       delta.
 

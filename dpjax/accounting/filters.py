@@ -307,7 +307,8 @@ class Books:
         if holds(Event(tuple(r.without_failures() for r in event.releases), event.relation)):
             raise ValueError(
                 "batches of this run exceed their maximum size with probability "
-                f"{event.failure_probability:.3g}, which is too much; raise the sampler's capacity."
+                f"{event.failure_probability:.3g}, which is too much; raise the "
+                "sampler's max_batch_size."
             )
         low, high = 1.0, _MOST_NOISE
         for _ in range(40 if (before or not self.both) and holds(noisier(high)) else 0):

@@ -29,7 +29,7 @@ class HashChain(NamedTuple):
     lines: tuple[dict[str, Any], ...]
     head: str
     """Hash of the last line. A copy kept elsewhere shows later whether lines were removed."""
-    heads: tuple[str, ...]
+    digests: tuple[str, ...]
     """Hash of every line."""
     size: int
     """Number of bytes of complete lines."""
@@ -48,29 +48,29 @@ def parse(content: bytes, name: str = "ledger") -> HashChain:
     >>> len(parse(first + second).lines), parse(first + second[:-9]).torn
     (2, True)
     """
-    lines, heads = [], [_FIRST]
+    lines, digests = [], [_FIRST]
     *complete, tail = content.split(b"\n")
     for number, raw in enumerate(complete, 1):
-        read = _unseal(raw, heads[-1])
+        read = _unseal(raw, digests[-1])
         if read is None:
             raise _damaged(name, number)
         lines.append(read)
-        heads.append(_digest(raw))
+        digests.append(_digest(raw))
     size = len(content) - len(tail)
-    if _unseal(tail, heads[-1]) is not None:
+    if _unseal(tail, digests[-1]) is not None:
         # Only the newline is missing. Whatever took it, an intent that can be read stays spent.
-        lines.append(_unseal(tail, heads[-1]))
-        heads.append(_digest(tail))
+        lines.append(_unseal(tail, digests[-1]))
+        digests.append(_digest(tail))
         size, tail = len(content), b""
     # A file system may extend a file before it writes into it.
     start = tail.rstrip(b"\0")
-    opening = f'{{"previous":"{heads[-1]}",'.encode()
+    opening = f'{{"previous":"{digests[-1]}",'.encode()
     if not (opening.startswith(start) or start.startswith(opening)):
         raise _damaged(name, len(complete) + 1)
-    if _unseal(start[:-1], heads[-1]) is not None:
+    if _unseal(start[:-1], digests[-1]) is not None:
         # Not torn: a whole line, and something else where its newline was.
         raise _damaged(name, len(complete) + 1)
-    return HashChain(tuple(lines), heads[-1], tuple(heads[1:]), size, bool(tail))
+    return HashChain(tuple(lines), digests[-1], tuple(digests[1:]), size, bool(tail))
 
 
 def line(content: dict[str, Any], previous: str) -> bytes:
@@ -183,7 +183,7 @@ class HashChainFile:
             self.chain = HashChain(
                 (*written.lines, {"previous": written.head, **content}),
                 head,
-                (*written.heads, head),
+                (*written.digests, head),
                 written.size + len(added),
                 False,
             )

@@ -15,10 +15,10 @@ import dp_accounting
 from dpjax import _validate
 from dpjax.accounting import hash_chain
 from dpjax.accounting.budget import PrivacyBudget
-from dpjax.accounting.entries import Entry, check_lines, is_booked, outside_names, place
 from dpjax.accounting.events import Event, compose
 from dpjax.accounting.filters import Books, Cost, Limits, drawn, most_draws, steps, used
 from dpjax.accounting.hash_chain import LedgerError
+from dpjax.accounting.ledger_entries import Entry, check_lines, is_booked, outside_names, place
 from dpjax.accounting.outside import outside
 from dpjax.display.cards import Card, HasCard, counted
 
@@ -184,7 +184,7 @@ class Ledger(HasCard):
     @property
     def identity(self) -> str:
         """Hash of the declaration; a checkpoint stores it to identify its ledger."""
-        return self._lines.heads[0]
+        return self._lines.digests[0]
 
     @property
     def anchor(self) -> str:
@@ -267,7 +267,7 @@ class Ledger(HasCard):
 
     def covers(self, anchor: str) -> bool:
         """Returns whether ``anchor``, noted from this ledger before, is one of its lines."""
-        return anchor in self._lines.heads
+        return anchor in self._lines.digests
 
     def check(self, event: Event) -> float:
         """Returns the fraction of the budget that ``event`` would take, and writes nothing.

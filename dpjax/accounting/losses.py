@@ -152,7 +152,7 @@ def subset_swap(fraction: float, mu: float, gap: float) -> PrivacyLossDistributi
     return connect_dots(both, gap, atom=max(atom, 0.0))
 
 
-def selection(log_range: float, gap: float) -> PrivacyLossDistribution:
+def selection(pure_epsilon: float, gap: float) -> PrivacyLossDistribution:
     """Returns the loss of an exponential mechanism, the same in both directions.
 
     The log-ratios of its outcomes lie within some [t - r, t], r the range, 0 <= t <= r. So for one
@@ -166,7 +166,7 @@ def selection(log_range: float, gap: float) -> PrivacyLossDistribution:
     P(loss > e) = (1 - e^((e - r) / 2)) / (1 - e^-r), and 1 - P(loss > -e) under the other one.
 
     Args:
-      log_range: r, above 0.
+      pure_epsilon: r, above 0.
       gap: distance of the grid points.
 
     Reference: Dong, Durfee and Rogers, "Optimal differential privacy composition for exponential
@@ -177,12 +177,12 @@ def selection(log_range: float, gap: float) -> PrivacyLossDistribution:
     >>> round(profile(selection(1.0, 2.0**-10)).epsilon(tail[0] ** 2 / tail[1]), 4)
     0.6
     """
-    high = int(np.ceil(log_range / gap))
-    edges = np.clip(np.arange(-high, high + 1) * gap, -log_range, log_range)
+    high = int(np.ceil(pure_epsilon / gap))
+    edges = np.clip(np.arange(-high, high + 1) * gap, -pure_epsilon, pure_epsilon)
     # Masses of intervals by differences that keep their digits.
     widths = -np.expm1(-np.diff(edges) / 2)
-    upper = np.exp((edges[1:] - log_range) / 2) * widths / -np.expm1(-log_range)
-    lower = np.exp((-edges[:-1] - log_range) / 2) * widths / -np.expm1(-log_range)
+    upper = np.exp((edges[1:] - pure_epsilon) / 2) * widths / -np.expm1(-pure_epsilon)
+    lower = np.exp((-edges[:-1] - pure_epsilon) / 2) * widths / -np.expm1(-pure_epsilon)
     return connect_dots(IntervalMasses(-high, upper, lower, (0.0, 0.0), (0.0, 0.0)), gap)
 
 

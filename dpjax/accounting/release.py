@@ -302,7 +302,7 @@ class Release:
             "multiplier": self.noise_multiplier,
             "sampling_probability": getattr(self, "sampling_probability", None),
             "sampling": self.sampling,
-            "capacity": getattr(self, "max_batch_size", None),
+            "max_batch_size": getattr(self, "max_batch_size", None),
             "overflow": self.failure_probability,
             "idle": getattr(self, "undrawn_shift", 0.0),
             "components": dict(self.components),

@@ -60,12 +60,12 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
         return 0.0 if not pieces and certain + failed <= delta else math.inf
     profiles = _profiles(tuple(pieces), relation == "replace_one")
     composed = sum(release.count for release in releases if release.privacy_loss(relation))
-    slack = _ROUNDING * composed + _constant_charge(releases) + certain
+    extra = _ROUNDING * composed + _constant_charge(releases) + certain
 
     def find(allowed: float) -> float:
         return max(profile.epsilon(allowed) for profile in profiles)
 
-    return _with_failures(find, releases, delta, slack)
+    return _with_failures(find, releases, delta, extra)
 
 
 def pld_deltas(
@@ -147,19 +147,19 @@ def renyi_divergences(
 
 
 def _with_failures(
-    find: Callable[[float], float], releases: Sequence[Release], delta: float, slack: float = 0.0
+    find: Callable[[float], float], releases: Sequence[Release], delta: float, extra: float = 0.0
 ) -> float:
     """The smallest e with delta(e) + slack + (1 + exp(e)) sum of failures <= delta."""
     overflow = math.fsum(release.growing_charge for release in releases)
-    if 2 * overflow + slack >= delta:
+    if 2 * overflow + extra >= delta:
         raise ValueError(
             f"delta={delta:g} is too small: actual draws differ from ideal ones with probability "
             f"{overflow:.3g} in total, and discretisation of the accounting adds up to "
-            f"{slack:.3g}; raise the capacity of the sampler, or delta."
+            f"{extra:.3g}; raise max_batch_size of the sampler, or delta."
         )
     epsilon = 0.0
     while True:
-        charge = slack + ((1 + math.exp(epsilon)) * overflow if overflow else 0.0)
+        charge = extra + ((1 + math.exp(epsilon)) * overflow if overflow else 0.0)
         if charge >= delta:
             return math.inf
         larger = find(delta - charge)

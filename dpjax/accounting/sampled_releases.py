@@ -151,7 +151,7 @@ class SubsetRelease(Subsets, BatchRelease):
       **others: as ``PoissonRelease``, without ``undrawn_shift``.
     """
 
-    sampling: ClassVar[str] = "fixed_size"
+    sampling: ClassVar[str] = "without_replacement"
 
     def validate(self) -> None:
         """Raises for a number out of range, or a probability that is not the subset's fraction."""

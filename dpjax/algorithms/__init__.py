@@ -14,7 +14,8 @@ special to it; one name means one thing in all factories:
   ``learning_rate``, a number or a schedule.
 - ``batch_size``: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
   asks every record at every step.
-- ``capacity``: the most records a batch holds; by default the fewest that delta hardly notices.
+- ``max_batch_size``: the most records a batch holds; by default the fewest that delta hardly
+  notices.
 - ``clip_norm``: bound on one record's gradient; by default the objective's Lipschitz constant.
 - ``radius``: of the trust region in the first iteration, in the units of the parameters; by default
   12, or 1 for a robust loss of a residual.
@@ -47,8 +48,8 @@ from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.newton import dp_newton
 from dpjax.algorithms.optimizer import dp_optimizer
-from dpjax.algorithms.perturbation import objective_perturbation, output_perturbation
-from dpjax.algorithms.perturbed import perturbed_gradient_descent
+from dpjax.algorithms.perturbed_descent import perturbed_gradient_descent
+from dpjax.algorithms.perturbed_minimum import objective_perturbation, output_perturbation
 from dpjax.algorithms.registry import (
     ALGORITHMS,
     ALL,

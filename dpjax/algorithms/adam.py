@@ -24,7 +24,7 @@ def dp_adam(
     b2: float = 0.999,
     eps: float = 1e-8,
     clip_norm: float | None = None,
-    capacity: int | None = None,
+    max_batch_size: int | None = None,
     accountant: str = "pld",
 ) -> Descent:
     """Returns DP-Adam, calibrated to the budget: the first-order baseline of every comparison.
@@ -58,7 +58,12 @@ def dp_adam(
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
     query = base.calibrated_query(
-        problem, GradientQuery, steps, clip_norm=clip, batch_size=batch_size, capacity=capacity
+        problem,
+        GradientQuery,
+        steps,
+        clip_norm=clip,
+        batch_size=batch_size,
+        max_batch_size=max_batch_size,
     )
     rate = base.positive_leaf("step_size", step_size)
     final = rate / 300 if final_step_size is None else final_step_size

@@ -81,7 +81,7 @@ class Algorithm(AlgorithmBase):
     which iterate is its output, is drawn in the first step and kept in the state.
 
     In one step a query is asked once, in the body of ``step`` itself and in no loop, ``jit``,
-    ``vmap`` or ``cond`` of it; ``close`` and ``certify`` count as one step together. Otherwise
+    ``vmap`` or ``cond`` of it; ``finalize`` and ``certify`` count as one step together. Otherwise
     noise would be repeated, which raises while tracing. A step that needs no answer asks on a
     condition, with ``asked=`` or one that the query has.
 
@@ -138,12 +138,12 @@ class Algorithm(AlgorithmBase):
         del state
         return jnp.asarray(False)
 
-    def stopped(self, state: Any) -> Array:
+    def termination_status(self, state: Any) -> Array:
         """Returns the status of a run that ``done`` ended; a function of released values alone."""
         del state
         return jnp.asarray(Status.STOPPED)
 
-    def close(self, key: Array, state: Any, ask: Ask) -> Any:
+    def finalize(self, key: Array, state: Any, ask: Ask) -> Any:
         """Returns the state after what is asked once, when the steps are over."""
         del key, ask
         return state
@@ -385,7 +385,7 @@ def calibrated_query(
     steps: int,
     *,
     batch_size: int | None = None,
-    capacity: int | None = None,
+    max_batch_size: int | None = None,
     **fields: Any,
 ) -> Any:
     """Returns a query whose Gaussian noise lets it be asked ``steps`` times within the budget.
@@ -396,17 +396,18 @@ def calibrated_query(
       steps: T.
       batch_size: expected size of a Poisson batch, or n for all records; by default n / 14, at most
         16,384.
-      capacity: the most records a batch holds; by default the fewest that delta hardly notices.
+      max_batch_size: the most records a batch holds; by default the fewest that delta hardly
+        notices.
       **fields: what the kind has beside, as its clip norms.
 
     Raises:
-      ValueError: for a batch or a capacity out of range, noise that float32 cannot hold, or a
+      ValueError: for a batch or max_batch_size out of range, noise that float32 cannot hold, or a
         budget that is not met.
     """
     budget, n = problem.budget, problem.data_size
     if batch_size is None:
         batch_size = min(max(n // 14, 1), _LARGEST_BATCH)
-    sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
+    sampler = poisson_sampler(batch_size, n, budget, steps, max_batch_size)
     setting = problem.setting.drawn_by(sampler)
     draws = kind(setting=setting, noise_multiplier=1.0, **fields).noise_draws
     multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler, draws)

@@ -1,9 +1,10 @@
 """The private certificate: bounds on the exact gradient and curvature, from released values."""
 
-import jax
 import jax.numpy as jnp
+import optax
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
+from dpjax._wide import at_least_float32
 from dpjax.objectives import Objective
 
 # Rounding in norms and in eigvalsh; far below any useful noise.
@@ -70,26 +71,16 @@ def certify(
     Privacy: post-processing.
     """
     # In half precision the squares of a small gradient underflow, and the bound with them.
-    params, gradient = widen(params), widen(gradient)
+    params, gradient = at_least_float32(params), at_least_float32(gradient)
     whole = objective.regularize_gradient(gradient, params)
-    norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(whole)))
+    norm = optax.tree.norm(whole)
     upper = (norm + bounds.gradient) * (1 + _SLACK)
     if hessian is None or bounds.hessian is None:
         return upper, None
     curvature = objective.regularize_hessian(hessian, params)
     eigenvalues = jnp.linalg.eigvalsh(curvature)
-    slack = _SLACK * jnp.max(jnp.abs(eigenvalues))
-    return upper, eigenvalues[0] - bounds.hessian * (1 + _SLACK) - slack
-
-
-def widen(tree: Params) -> Params:
-    """Returns ``tree`` with every leaf in at least float32."""
-    return jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), tree)
-
-
-def narrow(wide: Params, params: Params) -> Params:
-    """Returns ``wide`` in the dtypes of ``params``, which ``widen`` had left."""
-    return jax.tree.map(lambda new, old: new.astype(old.dtype), wide, params)
+    rounding = _SLACK * jnp.max(jnp.abs(eigenvalues))
+    return upper, eigenvalues[0] - bounds.hessian * (1 + _SLACK) - rounding
 
 
 def scope_of(unclipped: bool) -> str:

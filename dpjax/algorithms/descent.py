@@ -8,9 +8,10 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
+from dpjax._wide import at_least_float32
 from dpjax.algorithms import base
 from dpjax.algorithms.base import StepInfo
-from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
+from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of
 from dpjax.mechanisms import derive
 from dpjax.oracles import GradientQuery
 
@@ -146,7 +147,11 @@ class OutputRule:
 
     def init(self, params: Params) -> OutputState:
         """Returns the state before the first step."""
-        mean = jax.tree.map(jnp.zeros_like, widen(params)) if self.kind == "average" else None
+        mean = (
+            jax.tree.map(jnp.zeros_like, at_least_float32(params))
+            if self.kind == "average"
+            else None
+        )
         never = jnp.asarray(jnp.iinfo(jnp.int32).max, jnp.int32)
         drawn = never if self.kind == "random" else None
         return OutputState(jnp.zeros((), jnp.int32), mean, drawn)
@@ -282,7 +287,7 @@ class Descent(base.SingleQueryAlgorithm):
         return self.name
 
     def init(self, params: Params) -> DescentState:
-        wide, last = widen(params), None
+        wide, last = at_least_float32(params), None
         if self.bounds is not None:
             last = LastQuery(params, jax.tree.map(jnp.zeros_like, wide))
         return DescentState(params, self.rule.init(wide), self.outputs.init(params), last)
@@ -294,7 +299,7 @@ class Descent(base.SingleQueryAlgorithm):
 
         The regularizer enters by its gradient before, or by its proximal operator after.
         """
-        old = widen(state.params)
+        old = at_least_float32(state.params)
         gradient = direction = ask(self.query, state.params)
         if not self.proximal:
             direction = self.objective.regularize_gradient(gradient, old)

@@ -55,8 +55,8 @@ class _Ending(AlgorithmBase):
     query: Query
     declared: base.Declared
 
-    done, stopped, iterate, output, certify, error_bars = map(
-        _of_training, ("done", "stopped", "iterate", "output", "certify", "error_bars")
+    done, termination_status, iterate, output, certify, error_bars = map(
+        _of_training, ("done", "termination_status", "iterate", "output", "certify", "error_bars")
     )
 
     def __getattr__(self, name: str) -> Any:
@@ -80,8 +80,8 @@ class _Ending(AlgorithmBase):
         inner, info = self.algorithm.step(key, state.inner, ask)
         return state._replace(inner=inner), info
 
-    def close(self, key: Array, state: EndingState, ask: base.Ask) -> EndingState:
-        state = state._replace(inner=self.algorithm.close(key, state.inner, ask))
+    def finalize(self, key: Array, state: EndingState, ask: base.Ask) -> EndingState:
+        state = state._replace(inner=self.algorithm.finalize(key, state.inner, ask))
         at = self.output(state) if state.start is None else state.start
         return state._replace(answer=ask(self.query, at))
 

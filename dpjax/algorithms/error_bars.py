@@ -13,7 +13,7 @@ from jax.scipy.special import ndtri
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass
-from dpjax.algorithms.certificate import widen
+from dpjax._wide import at_least_float32
 from dpjax.objectives import Objective
 
 SHIFT = 0.6
@@ -162,7 +162,7 @@ def error_bars(
     if objective.averaged is None or not _is_smooth(objective):
         return None
     of_gradient, of_hessian = noise
-    wide = widen(params)
+    wide = at_least_float32(params)
     flat, unravel = ravel_pytree(wide)
     slope = ravel_pytree(objective.regularize_gradient(unravel(gradient), wide))[0]
     values, vectors = jnp.linalg.eigh(objective.regularize_hessian(hessian, wide))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax._typing import Array, Params, pytree_dataclass
-from dpjax.algorithms.certificate import widen
+from dpjax._wide import at_least_float32
 from dpjax.mechanisms import derive
 
 
@@ -75,7 +75,7 @@ class Kicks(EscapeRule):
     forgets_drift = True
 
     def init(self, params: Params) -> KicksState:
-        dtype = jnp.result_type(*jax.tree.leaves(widen(params)))
+        dtype = jnp.result_type(*jax.tree.leaves(at_least_float32(params)))
         return KicksState(jnp.ones((), jnp.int32), jnp.array(jnp.inf, dtype))
 
     def update(

@@ -28,7 +28,7 @@ def dp_gradient_descent(
     initial_gap: float | None = None,
     pl_constant: float | None = None,
     batch_size: int | None = None,
-    capacity: int | None = None,
+    max_batch_size: int | None = None,
     output: str = "last",
     average_decay: float | None = None,
     accountant: str = "pld",
@@ -90,7 +90,7 @@ def dp_gradient_descent(
         steps,
         clip_norm=clip,
         batch_size=problem.data_size if batch_size is None else batch_size,
-        capacity=capacity,
+        max_batch_size=max_batch_size,
     )
     beta = _validate.open_unit("beta", beta)
     certified = certify is not None and query.sampler.reads_all and not proximal(objective)

@@ -5,13 +5,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
+from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, gumbel_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.base import StepInfo, proximal
-from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of, widen
+from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of
 from dpjax.algorithms.gradient_descent import (
     default_step_size,
     noise_bounds,
@@ -66,7 +68,7 @@ class SelectedGradientDescent(base.Algorithm):
         return compose([self.query.event(int(self.steps)), *selected])
 
     def init(self, params: Params) -> SelectedState:
-        room, wide = self.candidates, widen(params)
+        room, wide = self.candidates, at_least_float32(params)
 
         def stacked(leaf: Array) -> Array:
             return jnp.zeros((room, *leaf.shape), leaf.dtype)
@@ -85,8 +87,8 @@ class SelectedGradientDescent(base.Algorithm):
     ) -> tuple[SelectedState, StepInfo]:
         del key
         gradient = ask(self.query, state.params)
-        whole = self.objective.regularize_gradient(gradient, widen(state.params))
-        norm = jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(whole)))
+        whole = self.objective.regularize_gradient(gradient, at_least_float32(state.params))
+        norm = optax.tree.norm(whole)
         # Candidates are spread evenly: of every span of steps the last one stays.
         horizon = jnp.minimum(jnp.asarray(self.steps, jnp.int32), self.max_steps)
         filled = jnp.minimum(self.candidates, horizon)

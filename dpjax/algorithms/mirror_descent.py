@@ -11,10 +11,10 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
+from dpjax._wide import at_least_float32
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.base import StepInfo
-from dpjax.algorithms.certificate import narrow, widen
 from dpjax.algorithms.gradient_descent import noise_of_one
 from dpjax.objectives import L1Ball, L2Ball, Objective
 from dpjax.oracles import GradientQuery
@@ -45,13 +45,15 @@ class MirrorDescent(base.SingleQueryAlgorithm):
     title = "DP-AccMD"
 
     def init(self, params: Params) -> MirrorState:
-        flat, unravel = ravel_pytree(widen(params))
+        flat, unravel = ravel_pytree(at_least_float32(params))
         length = jnp.sum(jnp.abs(flat)) if self.ball == "l1" else jnp.linalg.norm(flat)
         outside = length > self.radius
         point = jnp.where(outside, flat * (self.radius / jnp.where(outside, length, 1)), flat)
         point = point.astype(flat.dtype)
         dual = to_dual(point, p_norm(self.dimension)) if self.ball == "l1" else point
-        return MirrorState(narrow(unravel(point), params), point, dual, jnp.zeros((), jnp.int32))
+        return MirrorState(
+            optax.tree.cast_like(unravel(point), params), point, dual, jnp.zeros((), jnp.int32)
+        )
 
     def step(self, key: Array, state: MirrorState, ask: base.Ask) -> tuple[MirrorState, StepInfo]:
         """One noisy gradient, asked between y and z and used by both.
@@ -60,15 +62,19 @@ class MirrorDescent(base.SingleQueryAlgorithm):
         y_{k+1} = r_k z_{k+1} + (1 - r_k) y_k; r_k = 2 / (k + 2) and r_k alpha_{k+1} = step_size.
         """
         del key
-        before, unravel = ravel_pytree(widen(state.params))
+        before, unravel = ravel_pytree(at_least_float32(state.params))
         share = (2 / (state.count + 2)).astype(before.dtype)
-        asked = narrow(unravel(share * state.point + (1 - share) * before), state.params)
+        asked = optax.tree.cast_like(
+            unravel(share * state.point + (1 - share) * before), state.params
+        )
         gradient = ask(self.query, asked)
-        whole, _ = ravel_pytree(self.objective.regularize_gradient(gradient, widen(asked)))
+        whole, _ = ravel_pytree(
+            self.objective.regularize_gradient(gradient, at_least_float32(asked))
+        )
         length = jnp.asarray(self.step_size).astype(before.dtype) / share
         point, dual = self._into_the_ball(state.dual - length * whole.astype(before.dtype))
         after = share * point + (1 - share) * before
-        params = narrow(unravel(after), state.params)
+        params = optax.tree.cast_like(unravel(after), state.params)
         info = StepInfo(optax.tree.norm(whole), optax.tree.norm(after - before))
         return MirrorState(params, point, dual, state.count + 1), info
 

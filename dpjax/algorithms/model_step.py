@@ -6,11 +6,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params
+from dpjax._wide import at_least_float32
 from dpjax.algorithms.base import Ask
-from dpjax.algorithms.certificate import narrow, widen
 from dpjax.linalg import Solver, trust_region_step
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
@@ -47,7 +48,7 @@ class TrustRegionInfo(NamedTuple):
 
 def start(params: Params) -> TrustRegionState:
     """Returns the state before the first step, at ``params``."""
-    zero = jnp.zeros_like(ravel_pytree(widen(params))[0])
+    zero = jnp.zeros_like(ravel_pytree(at_least_float32(params))[0])
     answer = SecondOrderAnswer(zero, jnp.zeros((zero.size, zero.size), zero.dtype))
     return TrustRegionState(params, params, answer, jnp.array(jnp.inf, zero.dtype), jnp.array(0))
 
@@ -84,7 +85,7 @@ def take_step(
 
     Privacy: post-processing of the answer.
     """
-    wide = widen(state.params)
+    wide = at_least_float32(state.params)
     flat, unravel = ravel_pytree(wide)
     whole = objective.regularize_gradient(unravel(answer.gradient), wide)
     gradient = ravel_pytree(whole)[0]
@@ -92,7 +93,7 @@ def take_step(
     # Noise must not pass for negative curvature: lift the spectrum by its typical size.
     damped = hessian + damping * jnp.eye(flat.size, dtype=hessian.dtype)
     move, info = minimize_model(gradient, damped, radius, subproblem)  # step 5
-    params = narrow(unravel(flat + move), state.params)  # step 6
+    params = optax.tree.cast_like(unravel(flat + move), state.params)  # step 6
     return TrustRegionState(
         params, state.params, answer, info.multiplier, state.iteration + 1
     ), info

@@ -9,14 +9,14 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass
+from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.base import StepInfo
-from dpjax.algorithms.certificate import widen
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, NewtonQuery, Query
 
-LONGEST = 256
+MAX_STEPS = 256
 _STEPS = 12
 
 
@@ -52,7 +52,7 @@ class Newton(base.Algorithm):
     def step(self, key: Array, state: NewtonState, ask: base.Ask) -> tuple[NewtonState, StepInfo]:
         """Takes w - step_size (f(H) (gradient + first noise) + second noise)."""
         del key
-        wide = widen(state.params)
+        wide = at_least_float32(state.params)
         noisy = ask(self.gradient, state.params)
         whole, unravel = ravel_pytree(self.objective.regularize_gradient(noisy, wide))
         # The second noise grows with the gradient's norm, which is known by now.
@@ -136,7 +136,7 @@ def dp_newton(
             dimension=problem.dimension,
         ),
         step_size=base.positive_leaf("step_size", step_size),
-        **problem.plan(steps, LONGEST),
+        **problem.plan(steps, MAX_STEPS),
     )
     problem.check_spent(made.event)
     return made

@@ -8,9 +8,9 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Params
+from dpjax._wide import at_least_float32
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.descent import Descent, OptaxSteps, output_rule
 from dpjax.objectives import Objective
 from dpjax.oracles import NetworkQuery
@@ -37,7 +37,7 @@ def dp_optimizer(
     clip_norm: float | None = None,
     output: str = "last",
     average_decay: float | None = None,
-    capacity: int | None = None,
+    max_batch_size: int | None = None,
     per_layer: bool = False,
     memory_limit: int | None = None,
     accountant: str = "pld",
@@ -97,7 +97,7 @@ def dp_optimizer(
         steps,
         clip_norm=clip,
         batch_size=batch_size,
-        capacity=capacity,
+        max_batch_size=max_batch_size,
         per_layer=per_layer,
         memory_limit=memory_limit,
     )
@@ -120,7 +120,7 @@ def _shapes(params: Params | None, dimension: int) -> Params:
 
 
 def _check_update(optimizer: optax.GradientTransformation, params: Any) -> None:
-    wide = jax.eval_shape(widen, params)
+    wide = jax.eval_shape(at_least_float32, params)
     try:
         jax.eval_shape(optimizer.update, wide, jax.eval_shape(optimizer.init, wide), wide)
     except TypeError as error:

@@ -14,8 +14,8 @@ from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.newton import dp_newton
 from dpjax.algorithms.optimizer import dp_optimizer
-from dpjax.algorithms.perturbation import objective_perturbation, output_perturbation
-from dpjax.algorithms.perturbed import perturbed_gradient_descent
+from dpjax.algorithms.perturbed_descent import perturbed_gradient_descent
+from dpjax.algorithms.perturbed_minimum import objective_perturbation, output_perturbation
 from dpjax.algorithms.spider import stochastic_spider
 from dpjax.algorithms.stagewise import dpagem
 from dpjax.algorithms.stochastic_gradient import dp_sgd

@@ -9,16 +9,17 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
+from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, parallel
 from dpjax.algorithms import base
 from dpjax.algorithms import spider_theory as theory
-from dpjax.algorithms.certificate import Certificate, NoiseBounds, widen
+from dpjax.algorithms.certificate import Certificate, NoiseBounds
 from dpjax.algorithms.escape import EscapeRule, Kicks
 from dpjax.objectives import Objective
 from dpjax.oracles import LEAST, EstimateQuery, Evaluations, Query, ScoreQuery, Scores
 
 
-class State(NamedTuple):
+class SpiderState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
@@ -37,21 +38,22 @@ class State(NamedTuple):
     segment: Array
     leaf: Array
     """Place of the last increment in its segment."""
-    taken: Array
+    count: Array
+    """Steps taken; int32."""
     escape: Any
     """The state of the escape rule."""
-    points: Params
+    candidates: Params
     """Candidates for the output, stacked: the last iterate of each span of records."""
-    place: Array
-    """Of the newest candidate."""
-    since: Array
+    newest: Array
+    """Index of the newest candidate."""
+    span_start: Array
     """Records that were read before its span."""
     scores: Scores
     """What was released of the candidates when the steps were over."""
     chosen: Array
 
 
-class Info(NamedTuple):
+class SpiderInfo(NamedTuple):
     """What a person watches; all of it released."""
 
     gradient_norm: Array
@@ -115,11 +117,11 @@ class Spider(base.Algorithm):
         counted = [query.evaluations(1) for query in (self.estimate, self.score) if query]
         return Evaluations(*map(sum, zip(*counted, strict=True)))
 
-    def init(self, params: Params) -> State:
-        wide = widen(params)
+    def init(self, params: Params) -> SpiderState:
+        wide = at_least_float32(params)
         dtype = jnp.result_type(*jax.tree.leaves(wide))
         zero, room = jnp.zeros((), jnp.int32), self._candidates
-        return State(
+        return SpiderState(
             params,
             params,
             jax.tree.map(jnp.zeros_like, wide),
@@ -138,7 +140,7 @@ class Spider(base.Algorithm):
             zero,
         )
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(self, key: Array, state: SpiderState, ask: base.Ask) -> tuple[SpiderState, SpiderInfo]:
         """Lines 4 to 15: renew or update the estimate, kick at a saddle, and move."""
         refresh, size = state.refresh, state.size
         segment = state.segment + refresh.astype(jnp.int32)
@@ -158,16 +160,18 @@ class Spider(base.Algorithm):
             state.estimate,
             increment,
         )
-        whole = self.objective.regularize_gradient(estimate, widen(state.params))
+        whole = self.objective.regularize_gradient(estimate, at_least_float32(state.params))
         push, kicked, escape = self.escape.update(key, whole, state.escape, state.params)
         forgets = refresh | (kicked & self.escape.forgets_drift)
         drift = jnp.where(forgets, 0, state.drift)
         move = jax.tree.map(lambda g, z: -self.step_size * (g + z).astype(g.dtype), whole, push)
         moved = jax.tree.map(lambda w, m: w + m.astype(w.dtype), state.params, move)
-        length = optax.tree.norm(jax.tree.map(jnp.subtract, widen(moved), widen(state.params)))
+        length = optax.tree.norm(
+            jax.tree.map(jnp.subtract, at_least_float32(moved), at_least_float32(state.params))
+        )
         used = state.used + size
-        place, since = self._candidate(state, used)
-        info = Info(
+        newest, span_start = self._candidate(state, used)
+        info = SpiderInfo(
             optax.tree.norm(whole),
             length,
             *(value.astype(length.dtype) for value in (size, used, drift, refresh, kicked)),
@@ -180,11 +184,13 @@ class Spider(base.Algorithm):
             used=used,
             segment=segment,
             leaf=leaf,
-            taken=state.taken + 1,
+            count=state.count + 1,
             escape=escape,
-            points=jax.tree.map(lambda all, new: all.at[place].set(new), state.points, moved),
-            place=place,
-            since=since,
+            candidates=jax.tree.map(
+                lambda all, new: all.at[newest].set(new), state.candidates, moved
+            ),
+            newest=newest,
+            span_start=span_start,
         )
         refresh, size = self._next(state)
         return state._replace(refresh=refresh, size=size), info
@@ -193,15 +199,15 @@ class Spider(base.Algorithm):
         """Returns what a step of that length adds to the drift."""
         return self.estimate.smoothness * length
 
-    def done(self, state: State) -> Array:
+    def done(self, state: SpiderState) -> Array:
         """Returns whether the escape rule says so, or the next question needs more records."""
         return self.escape.ended(state.escape) | (state.size > self._last - state.used)
 
-    def stopped(self, state: State) -> Array:
+    def termination_status(self, state: SpiderState) -> Array:
         ended = self.escape.ended(state.escape)
         return jnp.where(ended, base.Status.STOPPED, base.Status.EXHAUSTED)
 
-    def close(self, key: Array, state: State, ask: base.Ask) -> State:
+    def finalize(self, key: Array, state: SpiderState, ask: base.Ask) -> SpiderState:
         """Returns the state with all candidates' scores, and the last alpha-SOSP chosen.
 
         If none looks like one, the nearest to it: the least max(|g| / alpha, -lambda_min /
@@ -210,8 +216,8 @@ class Spider(base.Algorithm):
         del key
         if self.score is None:
             return state
-        filled = state.place + 1
-        scores = ask(self.score, state.points, filled=filled)
+        filled = state.newest + 1
+        scores = ask(self.score, state.candidates, filled=filled)
         scores = jax.tree.map(lambda new, old: new.astype(old.dtype), scores, state.scores)
         gradient, curvature = self.tolerances
         worst = jnp.maximum(scores.gradient_norm / gradient, -scores.min_eigenvalue / curvature)
@@ -222,14 +228,14 @@ class Spider(base.Algorithm):
         chosen = jnp.where(last >= 0, last, jnp.argmin(worst)).astype(jnp.int32)
         return state._replace(scores=scores, chosen=chosen)
 
-    def output(self, state: State) -> Params:
+    def output(self, state: SpiderState) -> Params:
         """Returns the chosen candidate; without scores what the escape rule says."""
         if self.score is None:
             return self.escape.output(state.escape, state.params)
-        return jax.tree.map(lambda all: all[state.chosen], state.points)
+        return jax.tree.map(lambda all: all[state.chosen], state.candidates)
 
     def certify(
-        self, key: Array, state: State, ask: base.Ask, unit_rows: bool
+        self, key: Array, state: SpiderState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         """Returns the bounds at the output, on the mean over the records kept for the scores."""
         del key, ask
@@ -253,7 +259,7 @@ class Spider(base.Algorithm):
     def _candidates(self) -> int:
         return 1 if self.score is None else self.score.candidates
 
-    def _next(self, state: State) -> tuple[Array, Array]:
+    def _next(self, state: SpiderState) -> tuple[Array, Array]:
         """Whether the next question is for the gradient, and how many records it reads."""
         whole = jnp.asarray(self.estimate.batch_size, jnp.int32)
         if self.difference_size is None:
@@ -266,12 +272,12 @@ class Spider(base.Algorithm):
         refresh = (state.drift >= self.drift_threshold) | full | dear
         return refresh, jnp.where(refresh, whole, size)
 
-    def _candidate(self, state: State, used: Array) -> tuple[Array, Array]:
+    def _candidate(self, state: SpiderState, used: Array) -> tuple[Array, Array]:
         """The new iterate's place among the candidates, and the records read before that span."""
         span = -(-self._last // self._candidates)
-        crossed = (used - state.since > span) & (state.taken > 0)
-        place = jnp.minimum(state.place + crossed.astype(jnp.int32), self._candidates - 1)
-        return place, jnp.where(crossed, state.used, state.since)
+        crossed = (used - state.span_start > span) & (state.count > 0)
+        place = jnp.minimum(state.newest + crossed.astype(jnp.int32), self._candidates - 1)
+        return place, jnp.where(crossed, state.used, state.span_start)
 
 
 def stochastic_spider(
@@ -374,7 +380,7 @@ def stochastic_spider(
     curvature = math.sqrt(constants.hessian_lipschitz * alpha)
     kicks = theory.kicks(scale, estimate, curvature, kick, kick_threshold, frozen_steps)
     beta = _validate.open_unit("beta", beta)
-    steps = _validate.positive_int("steps", theory.LONGEST if steps is None else steps)
+    steps = _validate.positive_int("steps", theory.MAX_STEPS if steps is None else steps)
     spider = Spider(
         estimate=estimate,
         score=score,
@@ -387,7 +393,7 @@ def stochastic_spider(
         beta=beta,
         name=name,
         unclipped=theory.never_clips(objective, constants),
-        **problem.plan(steps, theory.LONGEST),
+        **problem.plan(steps, theory.MAX_STEPS),
     )
     # Independent noise falls with what a difference can move, to that share at least.
     least = LEAST if estimate.correlation.is_independent else 1.0

@@ -14,7 +14,7 @@ from dpjax.mechanisms import PrefixNoise, prefix_noise
 from dpjax.objectives import Objective
 from dpjax.oracles import EstimateQuery, ScoreQuery, single_passes
 
-LONGEST = 4096
+MAX_STEPS = 4096
 KEPT = 0.1
 _HORIZON = 512
 _BATCHES = 8
@@ -290,7 +290,7 @@ def kicks(
     # What an estimate is off by: the noise, and the chance of a batch.
     error = loudness + scale.lipschitz / math.sqrt(batch)
     if frozen is None:
-        frozen = math.ceil(min(_PATIENCE * scale.smoothness / curvature, LONGEST))
+        frozen = math.ceil(min(_PATIENCE * scale.smoothness / curvature, MAX_STEPS))
     kick = _validate.non_negative("kick", loudness if kick is None else kick)
     threshold = 2 * error if threshold is None else threshold
     return {

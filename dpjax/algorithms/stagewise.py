@@ -9,9 +9,9 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
+from dpjax._wide import at_least_float32
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import widen
 from dpjax.algorithms.descent import OutputRule, OutputState, draw_iterate, output_rule
 from dpjax.algorithms.gradient_descent import default_step_size
 from dpjax.objectives import Objective
@@ -35,7 +35,7 @@ _FIRST = 8
 _ON = 0.5
 
 
-class State(NamedTuple):
+class StagewiseState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
@@ -48,7 +48,7 @@ class State(NamedTuple):
     output: OutputState
 
 
-class Info(NamedTuple):
+class StagewiseInfo(NamedTuple):
     """What a person watches; all of it released, or public."""
 
     gradient_norm: Array
@@ -77,16 +77,18 @@ class Stagewise(base.SingleQueryAlgorithm):
 
     title = "DPageEM"
 
-    def init(self, params: Params) -> State:
-        still = jax.tree.map(jnp.zeros_like, widen(params))
+    def init(self, params: Params) -> StagewiseState:
+        still = jax.tree.map(jnp.zeros_like, at_least_float32(params))
         zero = jnp.zeros((), jnp.int32)
         drawn = zero if self.rule.kind == "random" else None
-        return State(params, zero, still, drawn, self.rule.init(params))
+        return StagewiseState(params, zero, still, drawn, self.rule.init(params))
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(
+        self, key: Array, state: StagewiseState, ask: base.Ask
+    ) -> tuple[StagewiseState, StagewiseInfo]:
         """One step of algorithm 2, line 4; momentum is of noisy displacements and nothing else."""
         gradient = ask(self.query, state.params)
-        whole = self.objective.regularize_gradient(gradient, widen(state.params))
+        whole = self.objective.regularize_gradient(gradient, at_least_float32(state.params))
         rate = self._rate(state.place)
         move = jax.tree.map(lambda g: -rate.astype(g.dtype) * g, whole)
         pushed = early_momentum(self.momentum, self.stage_steps, self.on_steps)
@@ -94,17 +96,19 @@ class Stagewise(base.SingleQueryAlgorithm):
         params = jax.tree.map(lambda w, m: w + m.astype(w.dtype), state.params, move)
         norm = optax.tree.norm(whole)
         stage, _ = stage_of(state.place, self.stage_steps)
-        info = Info(norm, optax.tree.norm(move), stage.astype(norm.dtype), rate.astype(norm.dtype))
+        info = StagewiseInfo(
+            norm, optax.tree.norm(move), stage.astype(norm.dtype), rate.astype(norm.dtype)
+        )
         # A random output is drawn stage by stage, with the next place.
-        output = self.rule.update(key, state.output, widen(params), self.steps)
+        output = self.rule.update(key, state.output, at_least_float32(params), self.steps)
         place, drawn = self._after(key, state)
-        return State(params, place, kept.previous, drawn, output), info  # pyright: ignore
+        return StagewiseState(params, place, kept.previous, drawn, output), info  # pyright: ignore
 
-    def done(self, state: State) -> Array:
+    def done(self, state: StagewiseState) -> Array:
         """Returns whether the plan is at its end, which a random output reaches early."""
         return state.place >= self.steps
 
-    def output(self, state: State) -> Params:
+    def output(self, state: StagewiseState) -> Params:
         return self.rule.output(state.output, state.params)
 
     def _rate(self, place: Array) -> Array:
@@ -114,7 +118,7 @@ class Stagewise(base.SingleQueryAlgorithm):
         power = jnp.asarray(POWERS[self.schedule], kind)
         return jnp.asarray(self.step_size, kind) * (place + 1).astype(kind) ** -power
 
-    def _after(self, key: Array, state: State) -> tuple[Array, Array | None]:
+    def _after(self, key: Array, state: StagewiseState) -> tuple[Array, Array | None]:
         """Returns the next step's place, the next stage's first where this stage's output is.
 
         Algorithm 2 outputs one of a stage's iterates, and the next stage starts there. Which one is
@@ -151,7 +155,7 @@ def dpagem(
     output: str = "last",
     average_decay: float | None = None,
     clip_norm: float | None = None,
-    capacity: int | None = None,
+    max_batch_size: int | None = None,
     accountant: str = "pld",
 ) -> Stagewise:
     """Returns stagewise DP-SGD with early momentum, calibrated to the budget.
@@ -214,7 +218,7 @@ def dpagem(
         total,
         clip_norm=clip,
         batch_size=batch_size,
-        capacity=capacity,
+        max_batch_size=max_batch_size,
     )
     if step_size is None:
         step_size = _FIRST * default_step_size(dataclasses.replace(objective, regularizer=None))

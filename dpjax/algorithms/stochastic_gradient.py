@@ -27,7 +27,7 @@ def dp_sgd(
     output: str = "last",
     average_decay: float | None = None,
     clip_norm: float | None = None,
-    capacity: int | None = None,
+    max_batch_size: int | None = None,
     accountant: str = "pld",
 ) -> Descent:
     """Returns DP-SGD, calibrated to the budget: what private training is usually compared with.
@@ -61,7 +61,12 @@ def dp_sgd(
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
     query = base.calibrated_query(
-        problem, GradientQuery, steps, clip_norm=clip, batch_size=batch_size, capacity=capacity
+        problem,
+        GradientQuery,
+        steps,
+        clip_norm=clip,
+        batch_size=batch_size,
+        max_batch_size=max_batch_size,
     )
     if step_size is None:
         # Of the data term: a proximal step needs no smoothness of the regularizer.

@@ -27,12 +27,12 @@ from dpjax.oracles import (
     Query,
     SecondOrderAnswer,
     check_batch_size,
-    fixed_size_sampler,
     poisson_sampler,
+    without_replacement_sampler,
 )
 
 STEPS = 40
-SAMPLINGS = ("poisson", "fixed_size")
+SAMPLINGS = ("poisson", "without_replacement")
 
 _Draw = Callable[[int, int], Any]
 
@@ -124,7 +124,7 @@ def dp_stochastic_trust_region(
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
     sampling: str = "poisson",
-    capacity: int | None = None,
+    max_batch_size: int | None = None,
     accountant: str = "pld",
     subproblem: Solver = BY_SIZE,
 ) -> StochasticTrustRegion:
@@ -143,15 +143,15 @@ def dp_stochastic_trust_region(
       steps: T, number of iterations.
       hessian_clip_norm: the Hessian's weight in the joint norm; by default the least weight at
         which a margin loss's Hessian costs nothing, else the smoothness.
-      sampling: ``"poisson"`` or ``"fixed_size"`` (uniformly random subsets; replace-one
+      sampling: ``"poisson"`` or ``"without_replacement"`` (uniformly random subsets; replace-one
         only, and 2.0 to 2.2 times the noise).
 
     Returns:
       A frozen pytree for ``solve``. It has no certificate: that takes every record.
 
     Raises:
-      ValueError: for an argument out of range, a constant that is missing, a capacity that costs
-        all of delta, or a budget that no noise reaches.
+      ValueError: for an argument out of range, a constant that is missing, a max_batch_size that
+        costs all of delta, or a budget that no noise reaches.
 
     Privacy: releases T clipped sums over batches, divided by the declared batch size, with Gaussian
       noise; the rest is post-processing.
@@ -173,7 +173,7 @@ def dp_stochastic_trust_region(
     batches = _batches(batch_size, problem.data_size, steps)
     radius, final_radius = check_radii(objective, radius, final_radius)
     damping = _validate.non_negative("damping", damping)
-    draw = _drawing(problem, sampling, capacity)
+    draw = _drawing(problem, sampling, max_batch_size)
     stages = _joint_queries(problem, draw, batches, steps, (clip_norm, hessian_clip_norm))
     scales = [damping * spectral_scale(queries, problem.dimension) for queries in stages]
     made = StochasticTrustRegion(
@@ -188,14 +188,16 @@ def dp_stochastic_trust_region(
     return made
 
 
-def _drawing(problem: base.Problem, sampling: str, capacity: int | None) -> _Draw:
+def _drawing(problem: base.Problem, sampling: str, max_batch_size: int | None) -> _Draw:
     """Returns what makes the sampler of a batch size and a number of draws."""
     n = problem.data_size
     if _validate.choice("sampling", sampling, SAMPLINGS) == "poisson":
-        return lambda size, count: poisson_sampler(size, n, problem.budget, count, capacity)
-    if capacity is not None:
-        raise ValueError("capacity is for Poisson batches; one of fixed size never overflows.")
-    return lambda size, count: fixed_size_sampler(size, n)
+        return lambda size, count: poisson_sampler(size, n, problem.budget, count, max_batch_size)
+    if max_batch_size is not None:
+        raise ValueError(
+            "max_batch_size is for Poisson batches; one of fixed size never overflows."
+        )
+    return lambda size, count: without_replacement_sampler(size, n)
 
 
 def _batches(batch_size: int | Sequence[int] | None, data_size: int, steps: int) -> list[int]:

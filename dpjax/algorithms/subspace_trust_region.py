@@ -6,13 +6,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
+from dpjax._wide import at_least_float32
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import narrow, widen
 from dpjax.algorithms.model_step import TrustRegionInfo, minimize_model
 from dpjax.algorithms.trust_region import check_radii, joint_weights, radius_decay
 from dpjax.objectives import Objective
@@ -69,7 +70,7 @@ class SubspaceTrustRegion(base.SingleQueryAlgorithm):
     ) -> tuple[SubspaceState, TrustRegionInfo]:
         """One iteration of DP-TR for the k coordinates z of w + S^T z."""
         del key
-        wide = widen(state.params)
+        wide = at_least_float32(state.params)
         flat, unravel = ravel_pytree(wide)
         sketch = self.sketch(state.iteration, flat.dtype)
         answer = ask(self.query, state.params, sketch=sketch)
@@ -79,7 +80,7 @@ class SubspaceTrustRegion(base.SingleQueryAlgorithm):
         radius = self.radius * self.radius_decay ** state.iteration.astype(hessian.dtype)
         move, info = minimize_model(gradient, damped, radius)
         moved = unravel(flat + jnp.matmul(move, sketch, precision="highest"))
-        return SubspaceState(narrow(moved, state.params), state.iteration + 1), info
+        return SubspaceState(optax.tree.cast_like(moved, state.params), state.iteration + 1), info
 
     @jax.default_matmul_precision("highest")
     def _regularize(
@@ -107,7 +108,7 @@ def dp_subspace_trust_region(
     damping: float = 0.5,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
-    capacity: int | None = None,
+    max_batch_size: int | None = None,
     subspace_seed: int = 0,
     accountant: str = "pld",
 ) -> SubspaceTrustRegion:
@@ -158,7 +159,7 @@ def dp_subspace_trust_region(
         gradient_weight=clip,
         hessian_weight=weight,
         batch_size=problem.data_size if batch_size is None else batch_size,
-        capacity=capacity,
+        max_batch_size=max_batch_size,
     )
     spectral = float(query.hessian_stddev) * math.sqrt(2 * k)
     seed = _seed(subspace_seed)

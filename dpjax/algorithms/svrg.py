@@ -6,18 +6,19 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
+from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose
 from dpjax.algorithms import base
 from dpjax.algorithms import svrg_theory as theory
-from dpjax.algorithms.certificate import widen
 from dpjax.objectives import Objective
 from dpjax.oracles import LEAST, AnchorQuery, DifferenceQuery, Query
 
 
-class State(NamedTuple):
+class SvrgState(NamedTuple):
     """What the next step needs; all of it released."""
 
     params: Params
@@ -27,13 +28,13 @@ class State(NamedTuple):
     """The noisy answer there, without the regularizer."""
     average: Params
     """Mean of the iterates of this epoch."""
-    taken: Array
+    count: Array
     """Steps taken in this epoch."""
     length: Array
     """Steps of this epoch in all; 0 before the first."""
 
 
-class Info(NamedTuple):
+class SvrgInfo(NamedTuple):
     """What a person watches; all of it released."""
 
     data_gradient_norm: Array
@@ -71,53 +72,55 @@ class SvrgEpochs(base.Algorithm):
         """
         return theory.epochs_of(int(self.steps), int(self.epoch_length), self.doubling)
 
-    def init(self, params: Params) -> State:
-        wide = widen(params)
+    def init(self, params: Params) -> SvrgState:
+        wide = at_least_float32(params)
         zero = jnp.zeros((), jnp.int32)
-        return State(params, params, jax.tree.map(jnp.zeros_like, wide), wide, zero, zero)
+        return SvrgState(params, params, jax.tree.map(jnp.zeros_like, wide), wide, zero, zero)
 
-    def step(self, key: Array, state: State, ask: base.Ask) -> tuple[State, Info]:
+    def step(self, key: Array, state: SvrgState, ask: base.Ask) -> tuple[SvrgState, SvrgInfo]:
         """One inner step (lines 5 to 7); where an epoch begins, the anchor first (lines 2 to 4)."""
         del key
-        state, renew = self._entered(state)
-        known, estimate = self.estimate(state, renew, ask)
+        state, refresh = self._entered(state)
+        known, estimate = self.estimate(state, refresh, ask)
         moved = jax.tree.map(
             lambda w, v: w - (self.step_size * v).astype(w.dtype), state.params, estimate
         )
         params = self.objective.prox(moved, self.step_size)
-        taken = state.taken + 1
+        count = state.count + 1
         average = jax.tree.map(
-            lambda mean, w: mean + (w.astype(mean.dtype) - mean) / taken.astype(mean.dtype),
+            lambda mean, w: mean + (w.astype(mean.dtype) - mean) / count.astype(mean.dtype),
             state.average,
             params,
         )
-        info = Info(
-            _norm(estimate), _distance(params, state.params), _distance(state.params, state.anchor)
+        info = SvrgInfo(
+            optax.tree.norm(estimate),
+            _distance(params, state.params),
+            _distance(state.params, state.anchor),
         )
-        return State(params, state.anchor, known, average, taken, state.length), info
+        return SvrgState(params, state.anchor, known, average, count, state.length), info
 
-    def output(self, state: State) -> Params:
+    def output(self, state: SvrgState) -> Params:
         return jax.tree.map(lambda mean, w: mean.astype(w.dtype), state.average, state.params)
 
-    def _entered(self, state: State) -> tuple[State, Array]:
+    def _entered(self, state: SvrgState) -> tuple[SvrgState, Array]:
         """The state in the epoch of the next step, and whether that step begins it."""
-        renew = state.taken == state.length
+        refresh = state.count == state.length
         entered = jax.tree.map(
-            lambda new, old: jnp.where(renew, new, old), self._next_epoch(state), state
+            lambda new, old: jnp.where(refresh, new, old), self._next_epoch(state), state
         )
-        return entered, renew
+        return entered, refresh
 
-    def estimate(self, state: State, renew: Array, ask: base.Ask) -> tuple[Params, Params]:
+    def estimate(self, state: SvrgState, refresh: Array, ask: base.Ask) -> tuple[Params, Params]:
         """Returns what is released of the gradient at the anchor, and v_t; asks each query once.
 
         Args:
           state: in whose epoch the step is.
-          renew: whether the step begins it, so that the anchor is another one, bool ().
+          refresh: whether the step begins it, so that the anchor is another one, bool ().
           ask: as in ``step``.
         """
         raise NotImplementedError
 
-    def _next_epoch(self, state: State) -> State:
+    def _next_epoch(self, state: SvrgState) -> SvrgState:
         anchor = self.output(state)
         first = jnp.asarray(self.epoch_length).astype(jnp.int32)
         if self.doubling:
@@ -126,8 +129,8 @@ class SvrgEpochs(base.Algorithm):
             params = state.params
         else:
             length, params = first, anchor
-        zeros = jnp.zeros_like(state.taken)
-        return State(params, anchor, state.gradient, state.average, zeros, length)
+        zeros = jnp.zeros_like(state.count)
+        return SvrgState(params, anchor, state.gradient, state.average, zeros, length)
 
 
 @pytree_dataclass
@@ -153,19 +156,17 @@ class VarianceReduced(SvrgEpochs):
         anchors = self.anchor.event(self.epochs)
         return compose([anchors, self.difference.event(int(self.steps))])
 
-    def estimate(self, state: State, renew: Array, ask: base.Ask) -> tuple[Params, Params]:
-        answer = ask(self.anchor, state.anchor, renew=renew)
-        known = jax.tree.map(lambda new, old: jnp.where(renew, new, old), answer, state.gradient)
+    def estimate(self, state: SvrgState, refresh: Array, ask: base.Ask) -> tuple[Params, Params]:
+        answer = ask(self.anchor, state.anchor, refresh=refresh)
+        known = jax.tree.map(lambda new, old: jnp.where(refresh, new, old), answer, state.gradient)
         change = ask(self.difference, state.params, anchor=state.anchor)
         return known, jax.tree.map(jnp.add, change, known)
 
 
-def _norm(tree: Params) -> Array:
-    return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
-
-
 def _distance(here: Params, there: Params) -> Array:
-    return _norm(jax.tree.map(jnp.subtract, widen(here), widen(there)))
+    return optax.tree.norm(
+        jax.tree.map(jnp.subtract, at_least_float32(here), at_least_float32(there))
+    )
 
 
 def dp_svrg(
@@ -184,7 +185,7 @@ def dp_svrg(
     strong_convexity: float | None = None,
     initial_gap: float | None = None,
     anchor_share: float = 0.6,
-    capacity: int | None = None,
+    max_batch_size: int | None = None,
     accountant: str = "pld",
 ) -> VarianceReduced:
     """Returns DP-SVRG, calibrated to the budget: for strongly convex objectives with a prox.
@@ -234,7 +235,7 @@ def dp_svrg(
     [('anchor', 4), ('difference', 248)]
     """
     problem = theory.check_problem(objective, budget, data_size, dimension, accountant)
-    sizes = (batch_size, capacity, anchor_share)
+    sizes = (batch_size, max_batch_size, anchor_share)
     asked = theory.asked(objective, clip_norm, smoothness, *sizes)
     mu = theory.strong_convexity(objective, strong_convexity)
     length = _validate.optional_count("epoch_length", epoch_length)
@@ -270,7 +271,7 @@ def dp_svrg_plus_plus(
     smoothness: float | None = None,
     initial_gap: float | None = None,
     anchor_share: float = 0.6,
-    capacity: int | None = None,
+    max_batch_size: int | None = None,
     accountant: str = "pld",
 ) -> VarianceReduced:
     """Returns DP-SVRG++, calibrated to the budget: for convex objectives, strongly or not.
@@ -305,7 +306,7 @@ def dp_svrg_plus_plus(
     [('anchor', 4), ('difference', 30)]
     """
     problem = theory.check_problem(objective, budget, data_size, dimension, accountant)
-    sizes = (batch_size, capacity, anchor_share)
+    sizes = (batch_size, max_batch_size, anchor_share)
     asked = theory.asked(objective, clip_norm, smoothness, *sizes)
     if steps is None and epochs is None:
         gap = base.initial_gap(objective, initial_gap)

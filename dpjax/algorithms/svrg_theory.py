@@ -27,7 +27,7 @@ class Asked(NamedTuple):
     clip_norm: float
     smoothness: float
     batch_size: int | None
-    capacity: int | None
+    max_batch_size: int | None
     anchor_share: float
 
     def sized(self, data_size: int, steps_of_a_pass: float) -> "Asked":
@@ -62,7 +62,7 @@ def asked(
     clip_norm: float | None,
     smoothness: float | None,
     batch_size: int | None,
-    capacity: int | None,
+    max_batch_size: int | None,
     anchor_share: float,
 ) -> Asked:
     """Returns what the queries are made of, by default the objective's constants."""
@@ -76,7 +76,7 @@ def asked(
         smoothness = objective.constants.smoothness  # pyright: ignore[reportOptionalMemberAccess]
     smooth = base.positive_leaf("smoothness", smoothness)
     share = _validate.open_unit("anchor_share", anchor_share)
-    return Asked(clip, smooth, batch_size, capacity, share)
+    return Asked(clip, smooth, batch_size, max_batch_size, share)
 
 
 def strong_convexity(objective: Objective, given: float | None) -> float | None:
@@ -170,7 +170,7 @@ def split_queries(
     anchor = AnchorQuery(
         setting=problem.setting, noise_multiplier=anchors, clip_norm=asked.clip_norm
     )
-    sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.capacity)
+    sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.max_batch_size)
 
     def difference(multiplier: float) -> DifferenceQuery:
         return DifferenceQuery(

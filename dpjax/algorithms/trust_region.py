@@ -7,16 +7,10 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
+from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import (
-    CLIP_SLACK,
-    Certificate,
-    NoiseBounds,
-    certify,
-    scope_of,
-    widen,
-)
+from dpjax.algorithms.certificate import CLIP_SLACK, Certificate, NoiseBounds, certify, scope_of
 from dpjax.algorithms.error_bars import ErrorBars, error_bars
 from dpjax.algorithms.model_step import (
     Queries,
@@ -90,7 +84,7 @@ class TrustRegion(base.Algorithm):
         params, answer = state.query_point, state.answer
         if self.certified == "output":
             params, answer = state.params, ask_model(self.queries, state.params, ask)
-        _, unravel = ravel_pytree(widen(params))
+        _, unravel = ravel_pytree(at_least_float32(params))
         gradient = unravel(answer.gradient)
         upper, lower = certify(self.objective, params, gradient, answer.hessian, self.bounds)
         scope = scope_of(self.unclipped and unit_rows)

@@ -119,7 +119,7 @@ class SampledGaussianClaim(Claim):
         sampler = FullBatch(1)
         if sampling_probability < 1:
             threshold = round(sampling_probability * 2**64)
-            sampler = Poisson.of(threshold, 1.0, capacity=1, data_size=1)
+            sampler = Poisson.of(threshold, 1.0, max_batch_size=1, data_size=1)
         release = sampler.release(
             "gaussian", count, noise_multiplier=noise_multiplier, relation=relation
         )

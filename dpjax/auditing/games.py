@@ -18,10 +18,10 @@ from dpjax.algorithms import Algorithm
 from dpjax.auditing import canaries
 from dpjax.auditing.canaries import NeighbouringPair
 from dpjax.auditing.claims import Claim, SampledGaussianClaim
-from dpjax.auditing.recorder import Answers, Recorder, Scored, score
+from dpjax.auditing.recorder import Answers, Recorder, SegmentScores, score
 from dpjax.driver import solve
 from dpjax.mechanisms import add_ball, add_gaussian, add_symmetric_gaussian, as_key, derive
-from dpjax.mechanisms.base import fold
+from dpjax.mechanisms.keys import fold
 from dpjax.objectives import Objective
 from dpjax.oracles import HessianQuery, Query, SelectionQuery, Setting, bind
 from dpjax.sampling import Sampler
@@ -36,15 +36,15 @@ class Game:
     Args:
       claim: the guarantee of the mechanism.
       pair: the neighbouring data sets.
-      run: ``run(key, data) -> score`` of one run, or a ``Scored``; larger scores indicate the
-        canary.
+      run: ``run(key, data) -> score`` of one run, or a ``SegmentScores``; larger scores indicate
+        the canary.
       batch: number of runs at once, which bounds the memory.
-      queries: that a run may ask, if it returns a ``Scored``.
+      queries: that a run may ask, if it returns a ``SegmentScores``.
     """
 
     claim: Claim
     pair: NeighbouringPair
-    run: Callable[[Array, PyTree], Array | Scored]
+    run: Callable[[Array, PyTree], Array | SegmentScores]
     batch: int = 8192
     queries: tuple[Query, ...] = ()
 
@@ -88,7 +88,7 @@ def play(
         for start in range(0, count, batch):
             batch_key = jax.random.fold_in(jax.random.fold_in(key, side), start)
             found = run_batch(_run_keys(batch_key, batch), data)
-            ratios, answers = found if isinstance(found, Scored) else (found, {})
+            ratios, answers = found if isinstance(found, SegmentScores) else (found, {})
             pieces.append(np.asarray(ratios)[: count - start])
             if note is not None:
                 note(jax.tree.map(lambda each: int(np.max(each)), answers))
@@ -98,7 +98,7 @@ def play(
     return scores[0], scores[1]
 
 
-def program(game: Game) -> Callable[[Array, PyTree], Array | Scored]:
+def program(game: Game) -> Callable[[Array, PyTree], Array | SegmentScores]:
     """Returns ``program(keys, data) -> scores``: one run for each key, compiled together.
 
     >>> game = gaussian()
@@ -262,10 +262,10 @@ def single_selection(query: SelectionQuery, pair: NeighbouringPair, candidates: 
 def _answered(query: Query, pair: NeighbouringPair, params: Array, **public: Any) -> Game:
     _same_relation(query.relation, pair)
 
-    def run(key: Array, examples: PyTree) -> Scored:
+    def run(key: Array, examples: PyTree) -> SegmentScores:
         answer = query.answer(key, bind(query, examples), params, **public)
-        ratio, _ = score(query, query.nothing_seen(params), answer, params, pair, **public)
-        return Scored(ratio, {"answer": {query.name: 1}})
+        ratio, _ = score(query, query.initial_score(params), answer, params, pair, **public)
+        return SegmentScores(ratio, {"answer": {query.name: 1}})
 
     return Game(Claim(query.event(1)), pair, run, 2**12, (query,))
 
@@ -297,11 +297,11 @@ def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve)
     True
     """
     _same_relation(algorithm.relation, pair)
-    by_place = any(sampler.by_place for sampler in _samplers(algorithm))
-    examples_of_pair = pair[:2] if by_place else canaries.without_nulls(pair)
+    by_position = any(sampler.by_position for sampler in _samplers(algorithm))
+    examples_of_pair = pair[:2] if by_position else canaries.without_nulls(pair)
 
-    def run(key: Array, examples: PyTree) -> Scored:
-        known = _told(algorithm, derive(key, "audited order", 0))
+    def run(key: Array, examples: PyTree) -> SegmentScores:
+        known = _with_known_orders(algorithm, derive(key, "audited order", 0))
         return train(Recorder(known, *examples_of_pair), examples, key=key).certificate
 
     return Game(Claim(algorithm.event), pair, run, 2**10, algorithm.queries)
@@ -315,10 +315,12 @@ def _samplers(algorithm: Algorithm) -> list[Sampler]:
     return list(filter(_is_sampler, jax.tree.leaves(algorithm, is_leaf=_is_sampler)))
 
 
-def _told(algorithm: Algorithm, key: Array) -> Algorithm:
-    """The algorithm with samplers whose preparations the attacker knows, see ``Sampler.told``."""
+def _with_known_orders(algorithm: Algorithm, key: Array) -> Algorithm:
+    """The algorithm with samplers of which the attacker knows what they prepared."""
     return jax.tree.map(
-        lambda node: node.told(key) if _is_sampler(node) else node, algorithm, is_leaf=_is_sampler
+        lambda node: node.with_known_order(key) if _is_sampler(node) else node,
+        algorithm,
+        is_leaf=_is_sampler,
     )
 
 

@@ -20,7 +20,7 @@ Answers = dict[str, dict[str, Any]]
 """Where it is asked, such as ``"step"`` -> name of a query -> number of answers."""
 
 
-class Scored(NamedTuple):
+class SegmentScores(NamedTuple):
     """What the answers of a run tell an attacker."""
 
     log_ratio: Array
@@ -33,7 +33,7 @@ class Watched(NamedTuple):
 
     state: Any
     """That of the algorithm."""
-    scored: Scored
+    scored: SegmentScores
     """All answers so far."""
     seen: dict[str, PyTree]
     """Of each query, what the score of its next answer needs of those before."""
@@ -66,21 +66,23 @@ class Recorder:
         queries = self.algorithm.queries
         answers = {
             place: {query.name: jnp.zeros((), jnp.int32) for query in queries}
-            for place in ("step", "close", "certify")
+            for place in ("step", "finalize", "certify")
         }
-        seen = {query.name: query.nothing_seen(params) for query in queries}
-        return Watched(self.algorithm.init(params), Scored(jnp.zeros(()), answers), seen)
+        seen = {query.name: query.initial_score(params) for query in queries}
+        return Watched(self.algorithm.init(params), SegmentScores(jnp.zeros(()), answers), seen)
 
     def step(self, key: Array, state: Watched, ask: Ask) -> tuple[Watched, None]:
         """Returns the algorithm's next state, with the score of all it asked on the way."""
         watched = self._heard("step", self.algorithm.step, key, state, ask)
         return watched._replace(state=watched.state[0]), None
 
-    def close(self, key: Array, state: Watched, ask: Ask) -> Watched:
+    def finalize(self, key: Array, state: Watched, ask: Ask) -> Watched:
         """Returns the algorithm's last state, with the score of all it asked."""
-        return self._heard("close", self.algorithm.close, key, state, ask)
+        return self._heard("finalize", self.algorithm.finalize, key, state, ask)
 
-    def certify(self, key: Array, state: Watched, ask: Ask, unit_rows: bool) -> tuple[Scored, None]:
+    def certify(
+        self, key: Array, state: Watched, ask: Ask, unit_rows: bool
+    ) -> tuple[SegmentScores, None]:
         """Returns the score of the whole run, in place of a certificate."""
         heard = self._heard("certify", self.algorithm.certify, key, state, ask, unit_rows)
         return heard.scored, None
@@ -104,7 +106,7 @@ class Recorder:
             return answer
 
         found = method(key, state.state, listen, *more)
-        return Watched(found, Scored(total, answers | {place: here}), seen)
+        return Watched(found, SegmentScores(total, answers | {place: here}), seen)
 
 
 def _of_its_state(method: Callable) -> Callable:
@@ -125,7 +127,7 @@ def score(
     Args:
       query: of one with Poisson batches the records of D must contribute nothing, and those of D'
         nothing but the canary.
-      seen: of the query's earlier answers, from the score before or ``query.nothing_seen``.
+      seen: of the query's earlier answers, from the score before or ``query.initial_score``.
       answer: what it released at ``params``.
       params: where it was asked.
       worlds: examples of D, then of D'.
@@ -155,7 +157,7 @@ def score(
         undrawn = jnp.zeros(())
         if type(query).secret_arguments is not Query.secret_arguments:
             undrawn, _ = compare(jnp.zeros(jax.tree.leaves(pair[0])[0].shape[0], bool))
-        total = query.sampler.mixture(total, undrawn)
+        total = query.sampler.log_mixture(total, undrawn)
     # A step that is not asked reads nothing, so its answer tells no world from the other.
     asked = query.is_asked(**public)
     if asked is None:
@@ -190,5 +192,6 @@ def differences(queries: Sequence[Query], event: Event, answers: Answers) -> tup
 
 
 def _as_read(query: Query, examples: PyTree) -> PyTree:
-    # What a sampler draws beforehand it has been told, so the key is not used: ``Sampler.told``.
+    # What a sampler draws beforehand it has been told, so the key is not used:
+    # ``Sampler.with_known_order``.
     return query.sampler.prepare(jax.random.key(0), bind(query, examples))

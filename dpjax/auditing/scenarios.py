@@ -196,7 +196,7 @@ def optax_chain() -> Game:
     size, batch_size, steps, clip_norm, decay = 10, 5, 4, 1.0, 0.9
     pair, gradient = canaries.records(null=size - 1), jax.grad(canaries.dirac().loss)
     budget = PrivacyBudget(4.0, DELTA, pair.relation)
-    sampler = poisson(batch_size, size, budget=budget, count=steps, capacity=size)
+    sampler = poisson(batch_size, size, budget=budget, count=steps, max_batch_size=size)
     mean = functools.partial(
         noisy_mean,
         clip_norm,
@@ -252,4 +252,4 @@ def prefix_sums(noise: PrefixNoise | None = None, stddev: float = 2.5) -> Game:
 
 
 def _one_in_ten() -> Poisson:
-    return poisson(1, 10, budget=PrivacyBudget(8.0, 1e-5), count=1, capacity=10)
+    return poisson(1, 10, budget=PrivacyBudget(8.0, 1e-5), count=1, max_batch_size=10)

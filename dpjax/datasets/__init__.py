@@ -1,7 +1,7 @@
 """Named data sets, synthetic ones, and users' own tables: ``load``, ``describe``, ``check``."""
 
-from dpjax.datasets.base import Dataset, Preprocessing
 from dpjax.datasets.check import CheckReport, check
+from dpjax.datasets.dataset import Dataset, Preprocessing
 from dpjax.datasets.labels import encode_labels
 from dpjax.datasets.loaders import DatasetInfo, describe, load
 from dpjax.datasets.registry import COVTYPE_RANGES, RANDHIE_RANGES

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from dpjax.datasets.base import Dataset
 from dpjax.datasets.cells import cells_of
 from dpjax.datasets.columnar import Matrix
 from dpjax.datasets.csv_files import few
+from dpjax.datasets.dataset import Dataset
 from dpjax.datasets.encoders import ClassLabel
 from dpjax.datasets.labels import Label, check_labels
 from dpjax.datasets.loaders import check_units, open_table
 from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
-from dpjax.datasets.source import Opened
+from dpjax.datasets.source import OpenTable
 from dpjax.datasets.sources import has_columns, is_table_path
 from dpjax.datasets.tables import Bounds, Options, Table, check_size, scaled_columns
 from dpjax.datasets.tally import MOST_CLASSES, Tally, is_garbled
@@ -229,7 +229,7 @@ def _of_arrays(data: Dataset, options: Options) -> Table:
         intercept=False,
     )
     check_table(schema, source)
-    return Table(data.name, Opened(source), schema)
+    return Table(data.name, OpenTable(source), schema)
 
 
 def _suggested(labels: Mapping[str, int]) -> tuple[str, ...] | None:

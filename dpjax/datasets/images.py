@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from dpjax.datasets import archives
-from dpjax.datasets.base import Dataset, Preprocessing
+from dpjax.datasets.dataset import Dataset, Preprocessing
 from dpjax.datasets.registry import Spec
 
 _CIFAR = Spec(

@@ -10,9 +10,9 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax.datasets import archives
-from dpjax.datasets.base import Dataset
 from dpjax.datasets.columnar import Matrix
 from dpjax.datasets.csv_files import few
+from dpjax.datasets.dataset import Dataset
 from dpjax.datasets.encoders import ClassLabel, Unscaled
 from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.labels import Label
@@ -20,7 +20,7 @@ from dpjax.datasets.registry import SPECS, Spec, spec
 from dpjax.datasets.scaled import is_scaled
 from dpjax.datasets.scaled import read as read_scaled
 from dpjax.datasets.schema import Schema
-from dpjax.datasets.source import Opened
+from dpjax.datasets.source import OpenTable
 from dpjax.datasets.sources import SUFFIXES, has_columns, is_table_path
 from dpjax.datasets.tables import Bounds, Options, Table, read_table, scaled_columns
 from dpjax.datasets.units import NOT_GROUPED
@@ -293,7 +293,7 @@ def _read_named(entry: Spec, intercept: bool) -> Table:
         x, y = raw["X"], _signs(np.isin(raw["y"], entry.positive))
     columns = scaled_columns(entry.columns, entry.ranges)
     schema = Schema(ClassLabel("label", classes), columns, intercept=intercept)
-    return Table(entry.name, Opened(_matrix(entry, x, y), test), schema, entry.unit)
+    return Table(entry.name, OpenTable(_matrix(entry, x, y), test), schema, entry.unit)
 
 
 def _matrix(entry: Spec, x: np.ndarray, y: np.ndarray) -> Matrix:

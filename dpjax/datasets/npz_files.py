@@ -11,7 +11,7 @@ from dpjax.datasets.archives import DAMAGED
 from dpjax.datasets.columnar import Matrix, mapped_member
 from dpjax.datasets.csv_files import few
 from dpjax.datasets.rows import Rows
-from dpjax.datasets.source import Opened
+from dpjax.datasets.source import OpenTable
 
 DECLARED = "dpjax.json"  # the member that tells a file of scaled rows from a table
 # Names of the arrays of an NPZ: features, labels, features and labels for testing.
@@ -23,7 +23,7 @@ _NAMES = (
 )
 
 
-def open_archive(path: pathlib.Path, label: str | None, memory_limit: int | None) -> Opened:
+def open_archive(path: pathlib.Path, label: str | None, memory_limit: int | None) -> OpenTable:
     """Returns the arrays of an NPZ, whose columns are "0", "1", ..., and its labels.
 
     Raises:
@@ -57,7 +57,7 @@ def open_archive(path: pathlib.Path, label: str | None, memory_limit: int | None
         raise ValueError(
             f"{of_test[0]!r} of {str(path)!r} must have {widths[0]} columns, as {features!r} has."
         )
-    return Opened(*sources, on_disk=on_disk, label=label)
+    return OpenTable(*sources, on_disk=on_disk, label=label)
 
 
 def read_features(path: pathlib.Path) -> np.ndarray:

@@ -14,8 +14,8 @@ import numpy as np
 
 from dpjax import _durable
 from dpjax.datasets.archives import DAMAGED
-from dpjax.datasets.base import Dataset, Preprocessing
 from dpjax.datasets.columnar import mapped_member
+from dpjax.datasets.dataset import Dataset, Preprocessing
 from dpjax.datasets.encoders import Unscaled
 from dpjax.datasets.npz_files import DECLARED
 from dpjax.datasets.rows import Rows

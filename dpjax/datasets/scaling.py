@@ -5,12 +5,12 @@ from typing import TypeVar
 import numpy as np
 
 Ranges = tuple[np.ndarray, np.ndarray]
-Bound = TypeVar("Bound", float, np.ndarray)
+Limit = TypeVar("Limit", float, np.ndarray)
 # Several passes over a block in float64 are 2.5 times as fast where it fits a core's cache.
 ROWS_IN_CACHE = 1024
 
 
-def to_range(values: np.ndarray, low: Bound, high: Bound, least: float = 0.0) -> np.ndarray:
+def to_range(values: np.ndarray, low: Limit, high: Limit, least: float = 0.0) -> np.ndarray:
     """Clamps float64 values to declared ranges, and maps those to [``least``, 1]; in place.
 
     >>> to_range(np.array([30.0, 90.0, np.nan]), 20.0, 40.0, -1.0)

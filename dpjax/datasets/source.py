@@ -70,7 +70,7 @@ def stacked(cells: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack(list(map(to_numbers, cells)), axis=1)
 
 
-class Opened(NamedTuple):
+class OpenTable(NamedTuple):
     """A table, and the held-out records that an NPZ may have beside it.
 
     Args:

@@ -12,7 +12,7 @@ from dpjax.datasets.cells import cells_of, kind_of, stated
 from dpjax.datasets.columnar import Matrix
 from dpjax.datasets.csv_files import CsvFile, check_unique, few
 from dpjax.datasets.npz_files import open_archive, read_features
-from dpjax.datasets.source import Opened, Source
+from dpjax.datasets.source import OpenTable, Source
 
 SUFFIXES = (".csv", ".npz", *columnar.OPENED)
 
@@ -95,7 +95,7 @@ def open_source(
     memory_limit: int | None = None,
     width: int | None = None,
     quoted_line_breaks: bool | None = False,
-) -> Opened:
+) -> OpenTable:
     """Returns the columns of a table.
 
     Args:
@@ -119,7 +119,7 @@ def open_source(
                 "a table must be a path, a data frame, or a mapping of columns; arrays go into "
                 f"Dataset(x, y). A table's path must end in {few(SUFFIXES)}."
             )
-        return Opened(Frame(table, keys))
+        return OpenTable(Frame(table, keys))
     path = existing(table)
     suffix = path.suffix.lower()
     if suffix == ".npz":
@@ -128,14 +128,14 @@ def open_source(
         source = columnar.OPENED[suffix](path)
         columns = len(source.names) - 1 if width is None else width
         exceeds = memory_limit is not None and 4 * source.size * columns > memory_limit
-        return Opened(source, on_disk=exceeds)
+        return OpenTable(source, on_disk=exceeds)
     size = path.stat().st_size
     if memory_limit is not None and size > memory_limit:
         raise ValueError(
             f"{str(path)!r} has {size:,} bytes, above memory_limit={memory_limit:,}, and a CSV is "
             "read as a whole: save it as Parquet or NPY, whose rows can stay on disk."
         )
-    return Opened(CsvFile(path, quoted_line_breaks))
+    return OpenTable(CsvFile(path, quoted_line_breaks))
 
 
 def open_features(table: Any, columns: Sequence[str]) -> Source:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.base import Dataset
+from dpjax.datasets.dataset import Dataset
 
 
 def sparse_high_dimensional(

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.base import Dataset, Preprocessing
 from dpjax.datasets.cells import Kind
 from dpjax.datasets.csv_files import check_unique, few
+from dpjax.datasets.dataset import Dataset, Preprocessing
 from dpjax.datasets.encoders import ClassLabel, Column, NumberLabel, Numeric, Unscaled
 from dpjax.datasets.labels import Label, declared_classes
 from dpjax.datasets.rows import Rows
 from dpjax.datasets.scaling import Ranges
 from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
-from dpjax.datasets.source import Opened, Source
+from dpjax.datasets.source import OpenTable, Source
 from dpjax.datasets.sources import is_table_path, open_source
 from dpjax.datasets.units import NOT_GROUPED, group
 
@@ -49,7 +49,7 @@ class Table(NamedTuple):
     """
 
     name: str
-    opened: Opened
+    opened: OpenTable
     schema: Schema
     unit: str = "row"
 
@@ -127,7 +127,7 @@ def read_table(table: Any, declared: Schema | Options, memory_limit: int | None 
     return Table(name, opened, schema)
 
 
-def _schema_of(opened: Opened, options: Options) -> Schema:
+def _schema_of(opened: OpenTable, options: Options) -> Schema:
     """Returns the schema that label, bounds and classes declare."""
     source, label = opened.source, opened.label or options.label
     if label is None:

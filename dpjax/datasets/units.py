@@ -8,8 +8,8 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax._typing import PyTree
-from dpjax.datasets.base import Dataset, check_arrays
 from dpjax.datasets.cells import cells_of, check_names, kind_of, stated, unit_name
+from dpjax.datasets.dataset import Dataset, check_arrays
 from dpjax.datasets.rows import Rows
 
 NOT_GROUPED = "records on disk cannot be grouped: leave memory_limit out."

@@ -15,9 +15,9 @@ from dpjax.derivatives.per_example import (
 from dpjax.derivatives.rounding import (
     keeps_positions,
     most_rows,
-    rounding_slack,
-    shift_slack,
-    sum_slack,
+    rounding_error,
+    shift_rounding_error,
+    sum_rounding_error,
 )
 from dpjax.derivatives.subspace import SubspaceClipped, subspace_clipped
 
@@ -39,8 +39,8 @@ __all__ = [
     "linear",
     "most_rows",
     "ridge_minimum",
-    "rounding_slack",
-    "shift_slack",
+    "rounding_error",
+    "shift_rounding_error",
     "subspace_clipped",
-    "sum_slack",
+    "sum_rounding_error",
 ]

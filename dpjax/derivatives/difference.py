@@ -40,7 +40,7 @@ class ClippedGradDifference:
     loss: Any = static()
     limit: Real[Array, ""] | float = math.inf
     """Bound on one record's contribution at any distance between parameters and anchor."""
-    any_order: bool = static(default=False)
+    permutation_invariant: bool = static(default=False)
 
     def __call__(
         self,
@@ -67,8 +67,10 @@ class ClippedGradDifference:
             records = prepared(linear, batch, mask)
             points = jnp.asarray(params), jnp.asarray(anchor)
             of_scores = output_difference if linear.outputs > 1 else score_difference
-            return of_scores(linear, records, *points, bounds, self.any_order)
-        return _general_sum(self.loss, params, anchor, batch, mask, bounds, self.any_order)
+            return of_scores(linear, records, *points, bounds, self.permutation_invariant)
+        return _general_sum(
+            self.loss, params, anchor, batch, mask, bounds, self.permutation_invariant
+        )
 
     def bound(
         self,
@@ -97,7 +99,9 @@ class ClippedGradDifference:
                 f"under {relation!r} a record shifts those behind it, whose gradients may then "
                 "round otherwise, and their differences by more than is small. Use 'zero_out'."
             )
-        return rounding.sum_sensitivity(min(bound, self.limit), relation, rows, self.any_order)
+        return rounding.sum_sensitivity(
+            min(bound, self.limit), relation, rows, self.permutation_invariant
+        )
 
     def _of_distance(self, distance: Any, where: Any) -> Any:
         largest = 2 * self.clip_norm
@@ -111,7 +115,7 @@ def clipped_grad_difference(
     *,
     smoothness: Real[Array, ""] | float,
     clip_norm: Real[Array, ""] | float | None = None,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
 ) -> ClippedGradDifference:
     """Returns ``f(params, anchor, batch, mask=None)``: the sum of clipped gradient differences.
 
@@ -123,7 +127,7 @@ def clipped_grad_difference(
         or an ``Objective``, whose margin turns on the closed form.
       smoothness: L, above 0; if the loss is L-smooth for every record, this bound never clips.
       clip_norm: C, above 0; by default the two gradients are not clipped.
-      any_order: add in float64 too, for neighbours whose common rows lie elsewhere.
+      permutation_invariant: add in float64 too, for neighbours whose common rows lie elsewhere.
 
     Returns:
       A callable with ``.sensitivity(relation, distance=, rows=)``. ``mask`` (n,) bool leaves rows
@@ -148,10 +152,10 @@ def clipped_grad_difference(
     """
     norm = math.inf if clip_norm is None else clipping.positive_number("clip_norm", clip_norm)
     smooth = clipping.positive_number("smoothness", smoothness)
-    return ClippedGradDifference(smooth, norm, loss, any_order=any_order)
+    return ClippedGradDifference(smooth, norm, loss, permutation_invariant=permutation_invariant)
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "any_order"))
+@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant"))
 def _general_sum(
     loss: Loss,
     params: Params,
@@ -159,7 +163,7 @@ def _general_sum(
     batch: PyTree,
     mask: Array | None,
     bounds: tuple[Array | float, Array],
-    any_order: bool,
+    permutation_invariant: bool,
 ) -> Expansion:
     n = common_length(batch, mask)
     flat, unflatten = general.flatten(params)
@@ -184,7 +188,9 @@ def _general_sum(
 
         change, usable = compute_once(chunk, differences)
         factors = clipping.clip_factors(bound, (change, 1.0), keep=usable)
-        return rounding.block_products(blocks(factors), blocks(change), any_order, axis=1)
+        return rounding.block_products(
+            blocks(factors), blocks(change), permutation_invariant, axis=1
+        )
 
     rows = rows_per_chunk(n, flat.size, numbers=2**20)
     return sum_chunks(n, rows, contribution, Summand(flat.shape, flat.dtype, bound))

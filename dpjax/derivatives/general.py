@@ -60,19 +60,19 @@ def flatten(params: PyTree[Float[ArrayLike, "..."]]) -> tuple[Float[Array, " p"]
     return jnp.concatenate([leaf.ravel().astype(dtype) for leaf in leaves]), unflatten
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "any_order", "most"))
+@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant", "most"))
 def gradient_sum(
     loss: Loss,
     params: Params,
     batch: PyTree,
     mask: Array | None,
     clip_norm: Array | float,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
     most: int = 4096,
 ) -> Expansion:
     """Returns the sum (p,) of clipped gradients of the flattened parameters.
 
-    ``any_order`` as in ``rounding.block_products``; ``most`` bounds the records
+    ``permutation_invariant`` as in ``rounding.block_products``; ``most`` bounds the records
     computed at once.
     """
     n = common_length(batch, mask)
@@ -90,13 +90,13 @@ def gradient_sum(
             ),
         )
         factors = blocks(clipping.clip_factors(clip_norm, (rows, 1.0), keep=keep))
-        return rounding.block_products(factors, blocks(rows), any_order, axis=1)
+        return rounding.block_products(factors, blocks(rows), permutation_invariant, axis=1)
 
     rows = rows_per_chunk(n, flat.size, 2**20, most)
     return sum_chunks(n, rows, contribution, Summand(flat.shape, flat.dtype, clip_norm))
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "any_order"))
+@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant"))
 def second_order_sums(
     loss: Loss,
     params: Params,
@@ -104,13 +104,13 @@ def second_order_sums(
     mask: Array | None,
     weights: tuple[Array | float | None, Array | float],
     clip_norm: Array | float,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
 ) -> tuple[Expansion | None, Expansion]:
     """Returns the sums (p,) and (p, p) of gradients and Hessians, clipped by one factor a record.
 
     ``weights`` are those of gradient and Hessian in the joint norm; without one for the gradient
     the Hessian's norm alone decides, and there is no sum of gradients, which would have no bound.
-    ``any_order`` as in ``rounding.block_products``.
+    ``permutation_invariant`` as in ``rounding.block_products``.
     """
     n = common_length(batch, mask)
     flat, unflatten = flatten(params)
@@ -127,7 +127,8 @@ def second_order_sums(
             parts.append((gradients, gradient_weight))
         factors = blocks(clipping.clip_factors(clip_norm, *parts, keep=keep))
         sums = [
-            rounding.block_products(factors, blocks(rows), any_order, axis=1) for rows, _ in parts
+            rounding.block_products(factors, blocks(rows), permutation_invariant, axis=1)
+            for rows, _ in parts
         ]
         return [sums[0].reshape(-1, p, p), *sums[1:]]
 

@@ -4,7 +4,7 @@ A sum of floats depends on the order of its additions, hence on how records are 
 processes or reads from disk. A sum of integers does not: the float64 sum of one chunk of rows is
 rounded to a multiple of a grid that follows from the clip norm alone, and the multiples are added
 as 64-bit integers. Where a device has no float64, the sum of each block of rows is rounded instead.
-What that adds to the sensitivity is in ``rounding.rounding_slack``.
+What that adds to the sensitivity is in ``rounding.rounding_error``.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _CACHED, _FEW = 2**23, 16
 
 @functools.partial(
     jax.jit,
-    static_argnames=("loss", "any_order", "per_layer", "method", "memory_limit"),
+    static_argnames=("loss", "permutation_invariant", "per_layer", "method", "memory_limit"),
 )
 def gradient_sum(
     loss: Loss,
@@ -34,14 +34,14 @@ def gradient_sum(
     mask: Array | None,
     clip_norm: Array | float,
     *,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
     per_layer: bool = False,
     method: str = "auto",
     memory_limit: int | None = None,
 ) -> Expansion:
     """Returns the sum (p,) of clipped gradients.
 
-    The arguments are those of ``clipped_grad``; ``any_order`` is as in
+    The arguments are those of ``clipped_grad``; ``permutation_invariant`` is as in
     ``rounding.block_products``.
 
     Raises:
@@ -55,15 +55,19 @@ def gradient_sum(
     if method == "auto" and size <= _SMALL and not per_layer and memory_limit is None:
         method = "per_example"
     if method == "per_example" and memory_limit is None:
-        return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order)
-    reading = bookkeeping.read(loss, params, batch, any_order)
+        return general.gradient_sum(loss, params, batch, mask, clip_norm, permutation_invariant)
+    reading = bookkeeping.read(loss, params, batch, permutation_invariant)
     if method == "auto" and not (reading.saves or per_layer):
         method = "per_example"
     per_record = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
     rows = rows_within(per_record, wide_dtype(params).itemsize, memory_limit)
     if method == "per_example":
-        return general.gradient_sum(loss, params, batch, mask, clip_norm, any_order, rows)
-    keeping = functools.partial(bookkeeping.gradient_sum, loss, any_order=any_order, rows=rows)
+        return general.gradient_sum(
+            loss, params, batch, mask, clip_norm, permutation_invariant, rows
+        )
+    keeping = functools.partial(
+        bookkeeping.gradient_sum, loss, permutation_invariant=permutation_invariant, rows=rows
+    )
     if per_layer:
         return keeping(params, batch, mask, jnp.full(leaves, clip_norm / math.sqrt(leaves)))
     if method == "book_keeping":
@@ -71,7 +75,9 @@ def gradient_sum(
     # Norms without the gradients cancel, and need float64, which is fast on a CPU alone.
     needed = 2 * (reading.plan.numbers + size) * wide_dtype(params).itemsize
     most = max(1, min(MEMORY_LIMIT, memory_limit or MEMORY_LIMIT) // needed)
-    whole = functools.partial(general.gradient_sum, loss, any_order=any_order, most=most)
+    whole = functools.partial(
+        general.gradient_sum, loss, permutation_invariant=permutation_invariant, most=most
+    )
     return lax.platform_dependent(params, batch, mask, clip_norm, cpu=keeping, default=whole)
 
 

@@ -12,7 +12,7 @@ from jax import lax
 
 from dpjax._typing import Array
 from dpjax._wide import Expansion, float64, from_float64, to_float64
-from dpjax.derivatives.linear.records import Linear
+from dpjax.derivatives.linear.scaled_rows import Linear
 from dpjax.derivatives.linear.sums import score_sums
 from dpjax.objectives.linear import LinearLoss
 
@@ -39,7 +39,7 @@ def ridge_minimum(
 
     Args:
       linear: a convex loss phi of the margin m = y <x, w>.
-      records: from ``linear.records.prepare``; features longer than 1 are scaled to length 1.
+      records: from ``linear.scaled_rows.prepare``; features longer than 1 are scaled to length 1.
       tilt: (p,), a linear term.
       strength: mu, above 0.
       lipschitz: G; derivatives phi' beyond it are clipped to it, which keeps phi convex.
@@ -54,11 +54,11 @@ def ridge_minimum(
     Reference: Nesterov, "Introductory lectures on convex optimization" (2004), scheme 2.2.11.
 
     >>> from dpjax.objectives.linear import Margin
-    >>> from dpjax._wide import widen
-    >>> from dpjax.derivatives.linear.records import prepare
+    >>> from dpjax._wide import to_expansion
+    >>> from dpjax.derivatives.linear.scaled_rows import prepare
     >>> records = prepare((jnp.array([[1.0, 0.0]]), jnp.ones(1)))
     >>> tilted = Margin(lambda m: m**2 / 2 - m)
-    >>> ridge_minimum(tilted, records, widen(jnp.zeros(2)), 1.0, 9.0, 1.0, 50,
+    >>> ridge_minimum(tilted, records, to_expansion(jnp.zeros(2)), 1.0, 9.0, 1.0, 50,
     ...     data_size=1).leading.round(4)
     Array([0.5, 0. ], dtype=float32)
     """
@@ -79,7 +79,7 @@ def ridge_minimum(
                 gradient_weight=1.0,
                 hessian_weight=None,
                 clip_norm=bound,
-                any_order=True,
+                permutation_invariant=True,
             )
             assert total is not None
             total = to_float64(total)

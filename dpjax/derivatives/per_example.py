@@ -45,7 +45,7 @@ class ClippedSum:
       hessian_weight: of the Hessian; None where there is none.
       clip_norm: bound on sqrt(|g|^2 / gradient_weight^2 + |H|_F^2 / hessian_weight^2).
       loss: of one example, or an ``Objective``.
-      any_order: whether blocks are added in float64 too.
+      permutation_invariant: whether blocks are added in float64 too.
       per_layer: whether each layer's gradient is clipped by itself.
       method: how gradients alone are computed.
       memory_limit: bytes for gradients alone, or None.
@@ -55,7 +55,7 @@ class ClippedSum:
     hessian_weight: Real[Array, ""] | float | None
     clip_norm: Real[Array, ""] | float
     loss: Any = static()
-    any_order: bool = static(default=False)
+    permutation_invariant: bool = static(default=False)
     per_layer: bool = static(default=False)
     method: str = static(default="auto")
     memory_limit: int | None = static(default=None)
@@ -90,7 +90,7 @@ class ClippedSum:
         """
         batch = on_device(batch)
         weights = self.gradient_weight, self.hessian_weight
-        order, clip_norm = self.any_order, self.clip_norm
+        order, clip_norm = self.permutation_invariant, self.clip_norm
         sums = clipped_sums(self.loss, params, batch, mask, weights, clip_norm, order)
         if sums is None and self.hessian_weight is None:
             return methods.gradient_sum(
@@ -99,7 +99,7 @@ class ClippedSum:
                 batch,
                 mask,
                 clip_norm,
-                any_order=order,
+                permutation_invariant=order,
                 per_layer=self.per_layer,
                 method=self.method,
                 memory_limit=self.memory_limit,
@@ -116,15 +116,15 @@ class ClippedSum:
 
         Of a Hessian it is in the Frobenius norm, of both together in that of (g / gradient_weight,
         svec(H) / hessian_weight). It is above ``clip_norm``, since a float32 sum is rounded: see
-        ``rounding.sum_slack`` for the proof, and for what a query charges, whose noise comes before
-        the rounding to float32.
+        ``rounding.sum_rounding_error`` for the proof, and for what a query charges, whose noise
+        comes before the rounding to float32.
 
         Args:
           relation: the neighbouring relation. Under ``add_or_remove_one`` the rows behind a removed
             one are added in another order, which costs more.
           rows: the largest number of rows of a batch, a public number.
         """
-        return rounding.sum_sensitivity(self.clip_norm, relation, rows, self.any_order)
+        return rounding.sum_sensitivity(self.clip_norm, relation, rows, self.permutation_invariant)
 
 
 def clipped_grad(
@@ -134,7 +134,7 @@ def clipped_grad(
     per_layer: bool = False,
     method: str = "auto",
     memory_limit: int | None = None,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
 ) -> ClippedSum:
     """Returns ``f(params, batch, mask=None)``: the sum of clipped per-example gradients.
 
@@ -149,8 +149,8 @@ def clipped_grad(
         norms without the gradients need float64. A loss with a margin uses its closed form instead.
       memory_limit: bytes beside batch and parameters, an estimate from shapes. A batch is computed
         in pieces that fit; by default 1 GiB, or one record.
-      any_order: add blocks in float64 too, for neighbours whose common rows lie elsewhere, as under
-        ``add_or_remove_one``; slower, with a smaller ``.sensitivity`` there.
+      permutation_invariant: add blocks in float64 too, for neighbours whose common rows lie
+        elsewhere, as under ``add_or_remove_one``; slower, with a smaller ``.sensitivity`` there.
 
     Returns:
       A callable with ``.sensitivity(relation, rows=)``. ``mask`` (n,) bool leaves rows out.
@@ -183,15 +183,17 @@ def clipped_grad(
     if per_layer and method == "per_example":
         raise ValueError("method='per_example' clips full gradients; per_layer needs another.")
     clip_norm = clipping.positive_number("clip_norm", clip_norm)
-    return ClippedSum(1.0, None, clip_norm, loss, any_order, per_layer, method, memory_limit)
+    return ClippedSum(
+        1.0, None, clip_norm, loss, permutation_invariant, per_layer, method, memory_limit
+    )
 
 
 def clipped_hessian(
-    loss: Loss, *, clip_norm: Real[Array, ""] | float, any_order: bool = False
+    loss: Loss, *, clip_norm: Real[Array, ""] | float, permutation_invariant: bool = False
 ) -> ClippedSum:
     """Returns ``f(params, batch, mask=None)``: the sum of Frobenius-clipped Hessians.
 
-    ``loss`` and ``any_order`` are as ``clipped_grad`` takes them.
+    ``loss`` and ``permutation_invariant`` are as ``clipped_grad`` takes them.
 
     Returns:
       A callable with ``.sensitivity(relation, rows=)``; its result is (p, p) over the flattened
@@ -211,7 +213,7 @@ def clipped_hessian(
            [0., 1.]], dtype=float32)
     """
     clip_norm = clipping.positive_number("clip_norm", clip_norm)
-    return ClippedSum(None, 1.0, clip_norm, loss, any_order)
+    return ClippedSum(None, 1.0, clip_norm, loss, permutation_invariant)
 
 
 def joint_clipped(
@@ -220,14 +222,15 @@ def joint_clipped(
     gradient_weight: Real[Array, ""] | float,
     hessian_weight: Real[Array, ""] | float,
     clip_norm: Real[Array, ""] | float = 1.0,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
 ) -> ClippedSum:
     """Returns ``f(params, batch, mask=None)``: gradient and Hessian clipped as one vector.
 
     One record's vector is (g / gradient_weight, svec(H) / hessian_weight), of squared norm
     |g|^2 / gradient_weight^2 + |H|_F^2 / hessian_weight^2; one factor brings it to ``clip_norm``.
 
-    ``loss`` and ``any_order`` are as ``clipped_grad`` takes them; the numbers are above 0.
+    ``loss`` and ``permutation_invariant`` are as ``clipped_grad`` takes them; the numbers are above
+    0.
 
     Returns:
       A callable with ``.sensitivity(relation, rows=)``; its result is a ``JointSum`` in natural
@@ -251,5 +254,5 @@ def joint_clipped(
         clipping.positive_number("hessian_weight", hessian_weight),
         clipping.positive_number("clip_norm", clip_norm),
         loss,
-        any_order,
+        permutation_invariant,
     )

@@ -71,7 +71,7 @@ def most_rows(declared: int, relation: Relation, in_any_row: bool = True) -> int
     return max(_SPARE * declared, _AT_LEAST * in_any_row)
 
 
-def shift_slack(rows: int, relation: Relation, most: float = _MOST_SHIFTED) -> float:
+def shift_rounding_error(rows: int, relation: Relation, most: float = _MOST_SHIFTED) -> float:
     """Returns what contributions change by that neighbours have in other rows, in clip norms.
 
     Compiled code may add up a loss otherwise in the last rows of a batch. Each contribution is
@@ -80,21 +80,23 @@ def shift_slack(rows: int, relation: Relation, most: float = _MOST_SHIFTED) -> f
     Raises:
       ValueError: if that is more than ``most``, 2 %, of what one record adds.
 
-    >>> shift_slack(1_000, "zero_out"), shift_slack(2**12, "add_or_remove_one") == 2**-10
-    (0.0, True)
+    >>> shift_rounding_error(1_000, "zero_out")
+    0.0
+    >>> shift_rounding_error(2**12, "add_or_remove_one") == 2**-10
+    True
     """
-    slack = 0.0 if keeps_positions(relation) else rows * _SHIFTED
-    if slack > most:
+    error = 0.0 if keeps_positions(relation) else rows * _SHIFTED
+    if error > most:
         raise ValueError(
             f"under {relation!r} a record shifts those behind it, and of a loss without a closed "
             f"form all of these may then round otherwise: with {rows:,} rows (twice those "
-            f"declared) by {slack:.2%} of one record's part, where {most:.0%} is charged "
+            f"declared) by {error:.2%} of one record's part, where {most:.0%} is charged "
             "at most. Use relation='zero_out', or read fewer at a time."
         )
-    return slack
+    return error
 
 
-def rounding_slack(data_size: int, relation: Relation, additions: int = 0) -> float:
+def rounding_error(data_size: int, relation: Relation, additions: int = 0) -> float:
     """Returns a bound on the rounding in the distance of two neighbouring sums, in clip norms.
 
     Worst case over the order of additions: a sum of k terms of norm at most C, added in any order
@@ -117,9 +119,9 @@ def rounding_slack(data_size: int, relation: Relation, additions: int = 0) -> fl
 
     Reference: Higham, "Accuracy and stability of numerical algorithms" (2002), equation 3.4.
 
-    >>> print(f"{rounding_slack(35_000, 'zero_out'):.5f}")
+    >>> print(f"{rounding_error(35_000, 'zero_out'):.5f}")
     0.00200
-    >>> print(f"{rounding_slack(35_000, 'add_or_remove_one'):.1e}")
+    >>> print(f"{rounding_error(35_000, 'add_or_remove_one'):.1e}")
     1.4e-09
     """
     finished = 2 * _error(FINISHING + additions, _WIDE_UNIT) * data_size
@@ -132,10 +134,10 @@ def rounding_slack(data_size: int, relation: Relation, additions: int = 0) -> fl
     return added + math.ceil(data_size / BLOCK) * _GRID + finished
 
 
-def sum_slack(
+def sum_rounding_error(
     rows: int,
     relation: Relation,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
     *,
     narrowed: bool = True,
     additions: int = 0,
@@ -146,7 +148,7 @@ def sum_slack(
     functions return as it stands, of what a query adds noise to with ``narrowed=False``.
 
     W and W' are the neighbours' sums as ``Expansion``, at most
-    (records moved + ``rounding_slack``) C apart. The array returned is R, W rounded to float32,
+    (records moved + ``rounding_error``) C apart. The array returned is R, W rounded to float32,
     which moves a coordinate by at most 2^-24 of itself, so that |R - W| <= 2^-24 |W|, and |W| is at
     most the number of rows times C, but for the rounding of adding up. Hence
     |R - R'| <= |W - W'| + 2^-24 (|W| + |W'|), of which the last term is 2^-23 rows C: it grows with
@@ -155,7 +157,7 @@ def sum_slack(
     Args:
       rows: the largest number of rows in the sum.
       relation: of the budget.
-      any_order: whether blocks are added in float64.
+      permutation_invariant: whether blocks are added in float64.
       narrowed: whether the sum is rounded to float32 before anything else happens to it.
       additions: of finished sums in float64, where several make up the answer.
 
@@ -165,25 +167,27 @@ def sum_slack(
     Raises:
       ValueError: if ``rows`` is not an integer of at least 1.
 
-    >>> print(f"{sum_slack(417, 'zero_out'):.5f}, {sum_slack(417, 'add_or_remove_one'):.5f}")
-    0.00205, 0.00805
-    >>> print(f"{sum_slack(35_000, 'zero_out', narrowed=False):.5f}")
+    >>> print(f"{sum_rounding_error(417, 'zero_out'):.5f}")
+    0.00205
+    >>> print(f"{sum_rounding_error(417, 'add_or_remove_one'):.5f}")
+    0.00805
+    >>> print(f"{sum_rounding_error(35_000, 'zero_out', narrowed=False):.5f}")
     0.00200
     """
     rows = _validate.positive_int("rows", rows)
     narrowing = rows * _NARROWING if narrowed else 0.0
-    if any_order or keeps_positions(relation):
-        return rounding_slack(rows, relation, additions) + narrowing
+    if permutation_invariant or keeps_positions(relation):
+        return rounding_error(rows, relation, additions) + narrowing
     # Rows behind the removed one shift, and every block is added in another order.
     blocks = math.ceil(rows / BLOCK)
-    return blocks * rounding_slack(rows, "zero_out", additions) + narrowing
+    return blocks * rounding_error(rows, "zero_out", additions) + narrowing
 
 
 def sum_sensitivity(
     clip_norm: Real[Array, ""] | float,
     relation: Relation,
     rows: int,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
 ) -> Real[Array, ""] | float:
     """Returns the l2 sensitivity of a sum of clipped rows as an array, rounding included.
 
@@ -195,21 +199,23 @@ def sum_sensitivity(
     >>> print(round(sum_sensitivity(0.5, "zero_out", rows=35_000), 4))
     0.5031
     """
-    slack = sum_slack(rows, relation, any_order) + shift_slack(rows, relation, math.inf)
-    return clip_norm * (records_moved(relation) + slack)
+    error = sum_rounding_error(rows, relation, permutation_invariant) + shift_rounding_error(
+        rows, relation, math.inf
+    )
+    return clip_norm * (records_moved(relation) + error)
 
 
 def _error(additions: int, unit: float) -> float:
     return additions * unit / (1 - additions * unit)
 
 
-def block_products(left: Array, right: Array, any_order: bool, axis: int = -1) -> Array:
+def block_products(left: Array, right: Array, permutation_invariant: bool, axis: int = -1) -> Array:
     """Returns the products of two arrays summed over the rows of each block.
 
     Args:
       left: (blocks, ..., rows).
       right: (blocks, ..., rows), or with the rows at ``axis``.
-      any_order: whether to multiply and add in float64, so that the positions of
+      permutation_invariant: whether to multiply and add in float64, so that the positions of
         rows do not matter.
       axis: of the rows in ``right``.
 
@@ -217,10 +223,10 @@ def block_products(left: Array, right: Array, any_order: bool, axis: int = -1) -
       (blocks, ..., ...), without the rows.
 
     >>> import jax.numpy as jnp
-    >>> block_products(jnp.ones((4, 2, 3)), jnp.ones((4, 3)), any_order=False).shape
+    >>> block_products(jnp.ones((4, 2, 3)), jnp.ones((4, 3)), permutation_invariant=False).shape
     (4, 2)
     """
-    if any_order:
+    if permutation_invariant:
         left, right = float64(left), float64(right)
     with jax.enable_x64(left.dtype == right.dtype == "float64"):
         # No preferred type: a later trace without x64 would read it as float32.
@@ -232,7 +238,7 @@ def block_products(left: Array, right: Array, any_order: bool, axis: int = -1) -
         )
 
 
-def block_outer_products(left: Array, right: Array, any_order: bool) -> Array:
+def block_outer_products(left: Array, right: Array, permutation_invariant: bool) -> Array:
     """Returns the outer products of rows summed over each block.
 
     ``left`` is (blocks, rows, k) and ``right`` (blocks, rows, l).
@@ -241,7 +247,7 @@ def block_outer_products(left: Array, right: Array, any_order: bool) -> Array:
     >>> block_outer_products(jnp.ones((4, 2, 3)), jnp.ones((4, 2, 5)), False).shape
     (4, 3, 5)
     """
-    if any_order:
+    if permutation_invariant:
         left, right = float64(left), float64(right)
     with jax.enable_x64(left.dtype == right.dtype == "float64"):
         return lax.dot_general(

@@ -35,7 +35,7 @@ class SubspaceClipped:
     gradient_weight: Real[Array, ""] | float
     hessian_weight: Real[Array, ""] | float
     loss: Any = static()
-    any_order: bool = static(default=False)
+    permutation_invariant: bool = static(default=False)
 
     def __call__(
         self,
@@ -65,7 +65,7 @@ class SubspaceClipped:
                 batch,
                 mask,
                 weights,
-                any_order=self.any_order,
+                permutation_invariant=self.permutation_invariant,
             )
         )
 
@@ -74,7 +74,7 @@ class SubspaceClipped:
 
         Arguments as in ``clipped_grad``; rounding is included.
         """
-        return rounding.sum_sensitivity(1.0, relation, rows, self.any_order)
+        return rounding.sum_sensitivity(1.0, relation, rows, self.permutation_invariant)
 
 
 def subspace_clipped(
@@ -82,7 +82,7 @@ def subspace_clipped(
     *,
     gradient_weight: Real[Array, ""] | float,
     hessian_weight: Real[Array, ""] | float,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
 ) -> SubspaceClipped:
     """Returns ``f(params, batch, sketch, mask=None)``: derivatives in a subspace, jointly clipped.
 
@@ -94,7 +94,7 @@ def subspace_clipped(
       loss: ``loss(params, example) -> scalar`` sees one example.
       gradient_weight: w_g, above 0.
       hessian_weight: w_h, above 0.
-      any_order: add in float64 too, for neighbours whose common rows lie elsewhere.
+      permutation_invariant: add in float64 too, for neighbours whose common rows lie elsewhere.
 
     Returns:
       A callable with ``.sensitivity(relation, rows=)``; its result is a ``JointSum`` in natural
@@ -117,11 +117,11 @@ def subspace_clipped(
         clipping.positive_number("gradient_weight", gradient_weight),
         clipping.positive_number("hessian_weight", hessian_weight),
         loss,
-        any_order,
+        permutation_invariant,
     )
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "any_order"))
+@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant"))
 def _sums(
     loss: Loss,
     params: Params,
@@ -129,7 +129,7 @@ def _sums(
     batch: PyTree,
     mask: Array | None,
     weights: tuple[Array | float, Array | float],
-    any_order: bool,
+    permutation_invariant: bool,
 ) -> tuple[Expansion, Expansion]:
     n = common_length(batch, mask)
     flat, unflatten = general.flatten(params)
@@ -162,7 +162,7 @@ def _sums(
             1.0, (gradients, weights[0]), (hessians, weights[1]), keep=keep
         )
         first, second = (
-            rounding.block_products(blocks(factors), blocks(rows), any_order, axis=1)
+            rounding.block_products(blocks(factors), blocks(rows), permutation_invariant, axis=1)
             for rows in (gradients, hessians)
         )
         return first, second.reshape(-1, k, k)

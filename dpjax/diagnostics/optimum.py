@@ -40,8 +40,8 @@ class Optimum(NamedTuple):
     """(p,) float64."""
     value: float
     """Of the objective, regularizer included."""
-    slack: float
-    """No value is below ``value - slack``: by convexity, from the gradient there."""
+    suboptimality: float
+    """No value is below ``value - suboptimality``: by convexity, from the gradient there."""
 
 
 class _Data:
@@ -243,7 +243,7 @@ def exact_certified_optimum(objective: Objective, examples: Examples) -> Optimum
 
     >>> from dpjax.objectives import logistic_l2
     >>> found = exact_certified_optimum(logistic_l2(), (np.ones((2, 1)), np.array([1.0, -1.0])))
-    >>> round(found.value, 4), found.slack < 1e-8
+    >>> round(found.value, 4), found.suboptimality < 1e-8
     (0.6931, True)
     """
     data, regularizer = _Data(objective, examples), objective.regularizer
@@ -388,10 +388,10 @@ def _accelerated(data: _Data, ball: L1Ball) -> Optimum:
         if i % 20 == 19:
             here, gradient = float(data.values(moved[None])[0]), data.gradients(moved[None])[0]
             # Of a linear function over the ball, the least value is at a corner.
-            slack = float(gradient @ moved + ball.radius * np.abs(gradient).max())
+            suboptimality = float(gradient @ moved + ball.radius * np.abs(gradient).max())
             if here < best.value:
-                best = Optimum(moved, here, slack)
-            if slack < _TIGHT:
+                best = Optimum(moved, here, suboptimality)
+            if suboptimality < _TIGHT:
                 break
             if here > value:
                 momentum = 1.0

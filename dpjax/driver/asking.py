@@ -23,7 +23,7 @@ _TAKEN = ("order", "step")
 _FIXED = {"dpjax", "jax", "jaxlib", "numpy", "builtins"}
 
 
-class Bound(NamedTuple):
+class BoundAlgorithm(NamedTuple):
     """An algorithm, the key and the data it may ask, ready to run."""
 
     algorithm: Algorithm
@@ -41,7 +41,7 @@ class Asking:
       the step would have the same noise, and their difference none.
     """
 
-    def __init__(self, bound: Bound, step: Array):
+    def __init__(self, bound: BoundAlgorithm, step: Array):
         self._bound, self._step = bound, step
         self._place = get_opaque_trace_state()
         self.asked: list[Asked] = []
@@ -124,10 +124,10 @@ def bind_records(algorithm: Algorithm, examples: PyTree) -> PyTree:
     return bind(algorithm.queries[0], examples)
 
 
-def bind_with_key(algorithm: Algorithm, records: PyTree, key: Array) -> Bound:
+def bind_with_key(algorithm: Algorithm, records: PyTree, key: Array) -> BoundAlgorithm:
     """Returns the algorithm with bound records, arranged as its sampler reads them."""
     sampler = algorithm.queries[0].sampler
-    return Bound(algorithm, sampler.prepare(derive(key, "order", 0), records), key)
+    return BoundAlgorithm(algorithm, sampler.prepare(derive(key, "order", 0), records), key)
 
 
 class Asked(NamedTuple):
@@ -170,7 +170,7 @@ def questions(
         bound = bind_with_key(algorithm, bind_records(algorithm, records), key)
         ask, last = asking(bound, jnp.array(0)), asking(bound, jnp.array(algorithm.max_steps))
         state, _ = algorithm.step(ask.key, algorithm.init(params), ask)
-        state = algorithm.close(last.key, state, last)
+        state = algorithm.finalize(last.key, state, last)
         certified = algorithm.certify(last.key, state, last, False)
         found.append(Questions(tuple(ask.asked), tuple(last.asked)))
         return state, certified

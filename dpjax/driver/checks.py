@@ -8,7 +8,7 @@ from jax.core import Tracer
 from dpjax._typing import Array, Params, PyTree, confusable
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
-from dpjax.datasets.base import check_arrays
+from dpjax.datasets.dataset import check_arrays
 from dpjax.driver import fingerprint
 from dpjax.mechanisms.used_keys import guessable
 from dpjax.objectives import Objective

@@ -15,9 +15,9 @@ import optax
 
 from dpjax._program import CallsPython, sha256, trace
 from dpjax._typing import Array, Params, PyTree
+from dpjax._wide import at_least_float32
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import proximal
-from dpjax.algorithms.certificate import widen
 from dpjax.objectives import LossOfScores, Objective, margin
 from dpjax.objectives.regularizers import PENALTIES
 
@@ -256,7 +256,7 @@ class _Reader:
             return "does not score these records"  # so that no accuracy is released
 
     def _optimizer(self, optimizer: optax.GradientTransformation) -> str:
-        wide = jax.eval_shape(widen, self.params)
+        wide = jax.eval_shape(at_least_float32, self.params)
         state = jax.eval_shape(optimizer.init, wide)
         update = self._program(optimizer.update, wide, state, wide)
         return sha256(self._program(optimizer.init, wide), update)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from dpjax._program import trace
 from dpjax._typing import Array, Params, PyTree
 from dpjax.algorithms import Algorithm, Status
-from dpjax.driver.asking import Asking, Bound, bind_records, bind_with_key
+from dpjax.driver.asking import Asking, BoundAlgorithm, bind_records, bind_with_key
 from dpjax.driver.configuration import FUNCTION, Configuration, configuration
 from dpjax.driver.keys import training_key
 from dpjax.placement.shard import shares
@@ -24,7 +24,9 @@ class Carry(NamedTuple):
     history: Any
 
 
-def bind_training(algorithm: Algorithm, examples: PyTree, key: Array, params: Params) -> Bound:
+def bind_training(
+    algorithm: Algorithm, examples: PyTree, key: Array, params: Params
+) -> BoundAlgorithm:
     """Returns the algorithm with its records, and with a key for this configuration alone."""
     own = own_key(key, algorithm, examples, params)
     return bind_with_key(algorithm, bind_records(algorithm, examples), own)
@@ -81,7 +83,7 @@ def _shape_alone(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(leaf), dtype, weak_type=weak)
 
 
-def start(bound: Bound, params: Params) -> Carry:
+def start(bound: BoundAlgorithm, params: Params) -> Carry:
     """Returns the carry before the first step, its history filled with NaN."""
     algorithm = bound.algorithm
     state = algorithm.init(params)
@@ -93,7 +95,7 @@ def start(bound: Bound, params: Params) -> Carry:
     return Carry(jnp.array(0), state, history)
 
 
-def advance(bound: Bound, carry: Carry, until: Array | int) -> Carry:
+def advance(bound: BoundAlgorithm, carry: Carry, until: Array | int) -> Carry:
     """Returns the carry after step ``until``, or where the algorithm was done before.
 
     The exit looks only at the counter and at released values.
@@ -106,7 +108,7 @@ def advance(bound: Bound, carry: Carry, until: Array | int) -> Carry:
     return jax.lax.while_loop(going_on, functools.partial(_one_step, bound), carry)
 
 
-def advance_always(bound: Bound, carry: Carry, rounds: Array | int) -> Carry:
+def advance_always(bound: BoundAlgorithm, carry: Carry, rounds: Array | int) -> Carry:
     """Returns the carry ``rounds`` steps later; all are computed, also where a run is over.
 
     A run that is over keeps its carry. So the number of steps computed tells nothing of the run.
@@ -122,19 +124,19 @@ def advance_always(bound: Bound, carry: Carry, rounds: Array | int) -> Carry:
     return jax.lax.fori_loop(0, rounds, one_round, carry)
 
 
-def _last(bound: Bound, until: Array | int) -> Array:
+def _last(bound: BoundAlgorithm, until: Array | int) -> Array:
     algorithm = bound.algorithm
     return jnp.minimum(jnp.minimum(until, algorithm.steps), algorithm.max_steps)
 
 
-def _one_step(bound: Bound, carry: Carry) -> Carry:
+def _one_step(bound: BoundAlgorithm, carry: Carry) -> Carry:
     state, info = _taken(bound, carry.step, carry.state)
     history = jax.tree.map(lambda all, new: all.at[carry.step].set(new), carry.history, info)
     return Carry(carry.step + 1, state, history)
 
 
 @functools.partial(jax.jit, inline=True)
-def _taken(bound: Bound, step: Array, state: Any) -> tuple[Any, Any]:
+def _taken(bound: BoundAlgorithm, step: Array, state: Any) -> tuple[Any, Any]:
     """Returns the state after a step, and what it and its answers tell.
 
     By ``jit``, so that programs with the same step trace it once; the shape of the history is
@@ -147,17 +149,19 @@ def _taken(bound: Bound, step: Array, state: Any) -> tuple[Any, Any]:
 
 
 @functools.partial(jax.jit, static_argnames=("unit", "unit_rows"), inline=True)
-def finish(bound: Bound, carry: Carry, unit: str, unit_rows: bool) -> Solution:
+def finish(bound: BoundAlgorithm, carry: Carry, unit: str, unit_rows: bool) -> Solution:
     """Returns the solution, certified at a step number that no iteration used."""
     algorithm, (history, evidence) = bound.algorithm, carry.history
     ask = Asking(bound, jnp.array(algorithm.max_steps))
-    state = algorithm.close(ask.key, carry.state, ask)
+    state = algorithm.finalize(ask.key, carry.state, ask)
     certificate, certified_params = algorithm.certify(ask.key, state, ask, unit_rows)
     params, answers = algorithm.output(state), algorithm.answers(state)
     finite = functools.reduce(
         jnp.logical_and, [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]
     )
-    ended = jnp.where(carry.step < algorithm.steps, algorithm.stopped(state), Status.FIXED_HORIZON)
+    ended = jnp.where(
+        carry.step < algorithm.steps, algorithm.termination_status(state), Status.FIXED_HORIZON
+    )
     return Solution(
         params=params,
         history=history,

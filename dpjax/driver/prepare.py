@@ -22,8 +22,8 @@ from dpjax.driver.loop import describe
 from dpjax.driver.self_test import check_devices
 from dpjax.mechanisms.used_keys import check_traced, guessable
 from dpjax.placement import processes
-from dpjax.placement.shard import place
-from dpjax.placement.stream import reading, shaped
+from dpjax.placement.shard import put
+from dpjax.placement.stream import open_readers, shaped
 from dpjax.results.solution import Solution, settled
 
 _HESSIAN = 2**22  # numbers of the largest sum that is tried before a run
@@ -58,9 +58,9 @@ class Training:
     team: processes.Team
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[None]:
+    def open_readers(self) -> Iterator[None]:
         """Holds the records open, and tells the other processes if this one fails."""
-        with processes.reaching_others(self.team), reading(self.records):
+        with processes.reaching_others(self.team), open_readers(self.records):
             yield
 
     def settled(self, solution: Solution, part: str | None = None) -> Solution:
@@ -96,7 +96,7 @@ def prepare(
     reproducible = seeded or (key is not None and guessable(key))
     with processes.reaching_others(team):
         key = None if key is None else key_of_first(team, key)
-        records = on_device(place(examples, mesh))
+        records = on_device(put(examples, mesh))
         check_devices(records, _most_numbers(algorithm))
     if key is not None:
         check_traced(key, records)

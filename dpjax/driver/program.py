@@ -16,7 +16,7 @@ from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.loop import Carry, advance, bind_training, finish, start
 from dpjax.driver.prepare import prepare
 from dpjax.mechanisms.used_keys import claimed
-from dpjax.placement.shard import everywhere, here
+from dpjax.placement.shard import replicate, to_host
 from dpjax.placement.stream import finished
 from dpjax.results.solution import Solution
 
@@ -150,10 +150,10 @@ def _trained(
     """Returns what ``program`` makes of a training that is prepared."""
     training = prepare(algorithm, data, root_key(key, seed), params, seeded=seed is not None)
     assert training.key is not None
-    with training.reading(), claimed(training.key, ADVICE):
+    with training.open_readers(), claimed(training.key, ADVICE):
         records = training.records
-        start_at = everywhere((training.key, training.params), records)
-        found, solution = here(
+        start_at = replicate((training.key, training.params), records)
+        found, solution = to_host(
             program(algorithm, records, *start_at, *more, **training.unit_of_privacy)
         )
         finished(records, solution)

@@ -21,8 +21,8 @@ from dpjax.driver import loop, resume
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.prepare import Training, prepare, starting_point
 from dpjax.mechanisms.used_keys import claimed
-from dpjax.placement.shard import everywhere, here
-from dpjax.placement.stream import served
+from dpjax.placement.shard import replicate, to_host
+from dpjax.placement.stream import rows_read
 from dpjax.results.solution import Solution
 
 # How often the bar moves at least; each is one more entry into the compiled loop.
@@ -102,16 +102,16 @@ def run(
     resuming = key is None and seed is None and checkpoint is not None
     root = None if resuming else root_key(key, seed)
     training = prepare(algorithm, data, root, params, seeded=seed is not None)
-    kept = resume.Kept(checkpoint, ledger, label, part).named(training.data)
-    with training.reading(), resume.journal(training, kept) as journal:
+    kept = resume.RunFiles(checkpoint, ledger, label, part).named(training.data)
+    with training.open_readers(), resume.journal(training, kept) as journal:
         training = dataclasses.replace(training, reproducible=journal.reproducible)
-        start_at = everywhere((journal.key, training.params), training.records)
+        start_at = replicate((journal.key, training.params), training.records)
         bound, carry = _start(algorithm, training.records, *start_at)
         with claimed(journal.key, ADVICE, owner=journal.run_id):
             carry = journal.begin(carry)
         carry = _walked(training, bound, carry, journal, progress, watch)
         journal.end(carry)
-        solution = here(loop.finish(bound, carry, **training.unit_of_privacy))
+        solution = to_host(loop.finish(bound, carry, **training.unit_of_privacy))
         jax.block_until_ready(solution)
         journal.complete()
     if int(solution.status) == Status.NOT_FINITE:
@@ -121,7 +121,7 @@ def run(
 
 def _walked(
     training: Training,
-    bound: loop.Bound,
+    bound: loop.BoundAlgorithm,
     carry: loop.Carry,
     journal: resume.Journal,
     progress: bool | None,
@@ -170,7 +170,7 @@ def _start(algorithm: Algorithm, examples: PyTree, key: Array, params: Params):
 
 def _rate(records: PyTree, begun: float) -> str:
     """How fast records come in, where they do."""
-    read = served(records)
+    read = rows_read(records)
     return f", {read / (time.monotonic() - begun):,.0f} records/s" if read else ""
 
 
@@ -204,7 +204,7 @@ class _Watched:
         if self._watch is None:
             return self._algorithm.title
         if (step := int(carry.step)) in self.steps:
-            params = here(_output(self._algorithm, carry.state))
+            params = to_host(_output(self._algorithm, carry.state))
             self._seen = self._watch.look(step, params)
         return ", ".join(filter(None, (self._watch.title, self._seen)))
 

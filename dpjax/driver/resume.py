@@ -32,7 +32,7 @@ SAVE_SECONDS = 0.5
 _HASHES = ("config", "params", "data_shape", "data", "ledger")
 
 
-class Kept(NamedTuple):
+class RunFiles(NamedTuple):
     """Where a run is written down, if anywhere."""
 
     checkpoint: Place | None = None
@@ -44,7 +44,7 @@ class Kept(NamedTuple):
     part: str | None = None
     """The part of the ledger's data that is read; None for all."""
 
-    def named(self, data: Dataset | PyTree) -> "Kept":
+    def named(self, data: Dataset | PyTree) -> "RunFiles":
         """Returns the same with what a data set and an open ledger say of label and part.
 
         Raises:
@@ -200,7 +200,7 @@ class Journal:
 
 
 @contextlib.contextmanager
-def journal(training: Training, kept: Kept) -> Iterator[Journal]:
+def journal(training: Training, kept: RunFiles) -> Iterator[Journal]:
     """Yields the journal of one run, resumed if ``kept.checkpoint`` holds one.
 
     Process 0 alone reads and writes where ``kept`` says.
@@ -218,13 +218,13 @@ def journal(training: Training, kept: Kept) -> Iterator[Journal]:
             "of all: pass dpjax.distributed.shard(data), or run in one process."
         )
     with contextlib.ExitStack() as stack:
-        ours: list[_Opened] = []
+        ours: list[_OpenRun] = []
 
-        def opened() -> _Begun:
+        def opened() -> _RunState:
             ours.append(_open(kept, training, stack))
             return ours[0].begun
 
-        begun = _Begun(*team.from_first(opened))
+        begun = _RunState(*team.from_first(opened))
         content = _content(training.examples, begun.key, team) if begun.hashed else ""
         manifest = team.from_first(lambda: ours[0].manifest(training, content))
         held = Checkpoint(begun.run_id, begun.key, begun.step, begun.leaves, manifest)
@@ -238,7 +238,7 @@ def journal(training: Training, kept: Kept) -> Iterator[Journal]:
             raise KeyboardInterrupt(written.interrupted()) from None
 
 
-class _Begun(NamedTuple):
+class _RunState(NamedTuple):
     """Where a run is at its start, as process 0 tells the others; SECRET."""
 
     run_id: str
@@ -256,10 +256,10 @@ class _Begun(NamedTuple):
 
 
 @dataclasses.dataclass
-class _Opened:
+class _OpenRun:
     """What a run is kept in, open, and what was found there."""
 
-    begun: _Begun
+    begun: _RunState
     folder: Folder | None
     ledger: Ledger | None
     held: Checkpoint | None
@@ -304,7 +304,7 @@ class _Opened:
             )
 
 
-def _open(kept: Kept, training: Training, stack: contextlib.ExitStack) -> _Opened:
+def _open(kept: RunFiles, training: Training, stack: contextlib.ExitStack) -> _OpenRun:
     key, reproducible = training.key, training.reproducible
     book = kept.opened(stack)
     folder = None if kept.checkpoint is None else stack.enter_context(Folder(kept.checkpoint))
@@ -325,7 +325,7 @@ def _open(kept: Kept, training: Training, stack: contextlib.ExitStack) -> _Opene
                 "another folder."
             )
         start, reproducible = held, held.manifest.get("reproducible", False)
-    begun = _Begun(
+    begun = _RunState(
         start.run_id,
         np.asarray(jax.random.key_data(start.key)),
         str(jax.random.key_impl(start.key)),
@@ -334,7 +334,7 @@ def _open(kept: Kept, training: Training, stack: contextlib.ExitStack) -> _Opene
         reproducible,
         folder is not None,
     )
-    return _Opened(begun, folder, book, held, kept.label)
+    return _OpenRun(begun, folder, book, held, kept.label)
 
 
 def _content(examples: PyTree, key: Array, team: Team) -> str:

@@ -9,7 +9,7 @@ from jax import lax
 from dpjax._typing import Array, PyTree
 from dpjax.derivatives import integers
 from dpjax.mechanisms import fixed_point, perturb
-from dpjax.mechanisms.base import random_words
+from dpjax.mechanisms.keys import random_words
 from dpjax.placement.shard import check_sums
 
 # What a CPU's integers add up to, as a test computes anew.

@@ -10,9 +10,9 @@ import numpy as np
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax._wide import Expansion, float64, to_float64, widen
-from dpjax.mechanisms.base import check_threefry, derive
+from dpjax._wide import Expansion, float64, to_expansion, to_float64
 from dpjax.mechanisms.fixed_point import FRACTION, standard_normal
+from dpjax.mechanisms.keys import check_threefry, derive
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Key, PyTree, Real
@@ -81,7 +81,7 @@ def add_ball(
 
 def _add_on_grid(value: Array | Expansion, noise: Array, stddev: Array) -> Array:
     """Returns ``value`` plus float64 noise, rounded together to a grid below ``stddev``."""
-    wide = value if isinstance(value, Expansion) else widen(value)
+    wide = value if isinstance(value, Expansion) else to_expansion(value)
     bits = lax.bitcast_convert_type(stddev, jnp.int64) & jnp.int64(_EXPONENT)
     grid = lax.bitcast_convert_type(bits, jnp.float64) * 2.0**-GRID_BITS
     total = to_float64(wide) + noise

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax.mechanisms.base import fold, is_wide, random_words
+from dpjax.mechanisms.keys import fold, is_wide, random_words
 
 FRACTION = 56
 """Draws are integer multiples of 2^-FRACTION."""

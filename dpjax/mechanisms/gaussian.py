@@ -11,8 +11,8 @@ from jax.typing import ArrayLike
 from dpjax._typing import Array
 from dpjax._wide import Expansion
 from dpjax.mechanisms import lattice
-from dpjax.mechanisms.base import check_threefry, fold
 from dpjax.mechanisms.fixed_point import FRACTION, standard_normal
+from dpjax.mechanisms.keys import check_threefry, fold
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Key, PyTree, Real

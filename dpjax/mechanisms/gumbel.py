@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from dpjax._typing import Array
 from dpjax._wide import Expansion
 from dpjax.mechanisms import lattice
-from dpjax.mechanisms.base import check_threefry
 from dpjax.mechanisms.fixed_point import FRACTION, standard_gumbel
+from dpjax.mechanisms.keys import check_threefry
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int32, Key, Real

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax._wide import Expansion, widen
+from dpjax._wide import Expansion, to_expansion
 
 GRID_BITS = 8
 """Sum and noise are rounded together to multiples of 2^-8 times the power of two below stddev."""
@@ -108,7 +108,7 @@ def split(value: Array | Expansion, exponent: Array) -> Split:
       value: floating array, or an ``Expansion`` sum of float32 or float64 terms.
       exponent: of the scale, int32, broadcastable to the value.
     """
-    wide = value if isinstance(value, Expansion) else widen(value)
+    wide = value if isinstance(value, Expansion) else to_expansion(value)
     with jax.enable_x64(True):
         total = _split(wide.terms[0], exponent)
         for term in wide.terms[1:]:
@@ -159,7 +159,7 @@ def release(value: Array | Expansion, noise: Array, scale: Scale) -> Array:
     Returns:
       An array of the shape and dtype of ``value``, NaN where the standard deviation is no number.
     """
-    wide = value if isinstance(value, Expansion) else widen(value)
+    wide = value if isinstance(value, Expansion) else to_expansion(value)
     leading = wide.leading
     with jax.enable_x64(True):
         grids, rest = split(wide, scale.exponent)

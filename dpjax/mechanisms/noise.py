@@ -84,7 +84,7 @@ class Noise:
         # Less 1 each: float32 would lose a square among millions.
         return jnp.sum(scaled**2 - 1), float(noise.size)
 
-    def nothing_seen(self, size: int) -> PyTree:
+    def initial_score(self, size: int) -> PyTree:
         """Returns what ``score`` needs of the answers before the first: nothing, as here.
 
         Args:
@@ -98,7 +98,7 @@ class Noise:
     ) -> tuple[Array, PyTree]:
         """Returns ``log_ratio`` given all earlier answers, and ``seen`` with this one.
 
-        ``seen`` is from the answer before, or ``nothing_seen``. By default noise is independent.
+        ``seen`` is from the answer before, or ``initial_score``. By default noise is independent.
         """
         return self.log_ratio(answer, mean, neighbour_mean, stddev), seen
 
@@ -210,7 +210,7 @@ class Prefix(Gaussian):
         alone = jnp.equal(self.leaf, 0) | self.of.is_independent
         return tuple(jnp.where(alone, one, 0.0) for one in pair)  # pyright: ignore
 
-    def nothing_seen(self, size: int) -> SegmentSeen:
+    def initial_score(self, size: int) -> SegmentSeen:
         rows = jnp.zeros((self.of.horizon, size))
         return SegmentSeen(rows, rows)
 

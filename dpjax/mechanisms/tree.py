@@ -17,8 +17,8 @@ from dpjax import _validate
 from dpjax._typing import Array, pytree_dataclass, static
 from dpjax._wide import Expansion
 from dpjax.mechanisms import lattice
-from dpjax.mechanisms.base import check_threefry, fold
 from dpjax.mechanisms.fixed_point import FRACTION, standard_normal
+from dpjax.mechanisms.keys import check_threefry, fold
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64, Integer, Key, Real

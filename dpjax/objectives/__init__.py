@@ -1,16 +1,5 @@
 """Losses of one example with their constants, and the regularizers added after the noise."""
 
-from dpjax.objectives.base import (
-    Constants,
-    Defaults,
-    LinearClassifier,
-    LinearModel,
-    LinearRegression,
-    LossOfScores,
-    Model,
-    Objective,
-    Unlabelled,
-)
 from dpjax.objectives.classifier import cross_entropy
 from dpjax.objectives.domains import Box, L1Ball, L2Ball, Simplex
 from dpjax.objectives.linear import LinearLoss, free_hessian_ratio, margin_derivatives
@@ -22,6 +11,17 @@ from dpjax.objectives.margin import (
     logistic_nonconvex,
     sigmoid_l2,
     welsch,
+)
+from dpjax.objectives.objective import (
+    Constants,
+    Defaults,
+    LinearClassifier,
+    LinearModel,
+    LinearRegression,
+    LossOfScores,
+    Model,
+    Objective,
+    Unlabelled,
 )
 from dpjax.objectives.proximal import prox_elastic_net, prox_l1, prox_l2, prox_zero
 from dpjax.objectives.regression import huber, least_squares, tukey, welsch_residual

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array, Params
 from dpjax._wide import at_least_float32
-from dpjax.objectives.base import Objective
 from dpjax.objectives.linear import ONE_LABEL, Classes
+from dpjax.objectives.objective import Objective
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array
-from dpjax.objectives.base import Constants, LossOfScores, Objective, Unlabelled
 from dpjax.objectives.linear import Margin
+from dpjax.objectives.objective import Constants, LossOfScores, Objective, Unlabelled
 from dpjax.objectives.regularizers import L1, L2, Nonconvex
 
 _LOGISTIC = Constants(1.0, 1 / 4, 1 / (6 * math.sqrt(3)))

@@ -9,8 +9,14 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array
-from dpjax.objectives.base import Constants, Defaults, LinearRegression, LossOfScores, Objective
 from dpjax.objectives.linear import LinearLoss, Numbers, Region
+from dpjax.objectives.objective import (
+    Constants,
+    Defaults,
+    LinearRegression,
+    LossOfScores,
+    Objective,
+)
 from dpjax.objectives.regularizers import L2
 
 # Of a loss whose largest slope and largest curvature meet, a joint bound of 1 clips nobody at

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array, Params
-from dpjax.objectives.base import Defaults, Objective, Unlabelled
+from dpjax.objectives.objective import Defaults, Objective, Unlabelled
 from dpjax.objectives.regularizers import L2, Quartic
 
 # Midway between the two largest eigenvalues of X'X/n of the data as ``datasets.load`` scales them,

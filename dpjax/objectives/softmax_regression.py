@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array
-from dpjax.objectives.base import Constants, LinearClassifier, LossOfScores, Objective
 from dpjax.objectives.linear import Classes, LinearLoss
+from dpjax.objectives.objective import Constants, LinearClassifier, LossOfScores, Objective
 from dpjax.objectives.regularizers import L2
 
 # |softmax(s) - e_y|, the largest eigenvalue and the Frobenius norm of its derivative, and a third

@@ -2,7 +2,7 @@
 
 from dpjax._wide import Expansion, accumulate, zeros
 from dpjax.oracles.ball import BallQuery
-from dpjax.oracles.base import Query
+from dpjax.oracles.conditional import cond_under_vmap
 from dpjax.oracles.counts import AccuracyQuery, CountQuery
 from dpjax.oracles.difference import LEAST, DifferenceQuery
 from dpjax.oracles.estimate import EstimateQuery
@@ -11,7 +11,7 @@ from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer
 from dpjax.oracles.minimizer import MinimizerQuery, iterations_of
 from dpjax.oracles.newton import NewtonQuery
 from dpjax.oracles.objective import ObjectiveQuery
-from dpjax.oracles.once import only_where
+from dpjax.oracles.query import Query
 from dpjax.oracles.records import bind, check_examples, check_query
 from dpjax.oracles.score import ScoreQuery, Scores
 from dpjax.oracles.selection import SelectionQuery
@@ -19,9 +19,9 @@ from dpjax.oracles.setting import ClippedSums, Evaluations, Setting
 from dpjax.oracles.subspace import SubspaceQuery
 from dpjax.sampling.factories import (
     check_batch_size,
-    fixed_size_sampler,
     poisson_sampler,
     single_passes,
+    without_replacement_sampler,
 )
 
 __all__ = [
@@ -54,10 +54,10 @@ __all__ = [
     "check_batch_size",
     "check_examples",
     "check_query",
-    "fixed_size_sampler",
+    "cond_under_vmap",
     "iterations_of",
-    "only_where",
     "poisson_sampler",
     "single_passes",
+    "without_replacement_sampler",
     "zeros",
 ]

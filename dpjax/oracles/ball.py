@@ -9,8 +9,8 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64
 from dpjax.accounting import Release
 from dpjax.mechanisms.noise import Ball
-from dpjax.oracles.base import Records
 from dpjax.oracles.gradient import GradientQuery
+from dpjax.oracles.query import Records
 from dpjax.oracles.setting import ClippedSums
 from dpjax.sampling import FullBatch
 
@@ -64,4 +64,4 @@ class BallQuery(GradientQuery):
     def _on_sum(self, bound: Array | float) -> Array | float:
         # Sampled or not: of a ball the distance of the centres is what counts.
         self.sampler.sum_scale(bound, self.relation)  # raises where the draw has no accounting
-        return FullBatch(self.data_size).sum_scale(bound, self.relation, self.slack)
+        return FullBatch(self.data_size).sum_scale(bound, self.relation, self.rounding_error)

@@ -14,10 +14,10 @@ from dpjax.accounting.release import Quantity
 from dpjax.derivatives import count_rows
 from dpjax.derivatives.batching import vmap_mixes_examples
 from dpjax.derivatives.linear import prepared, sums, units
-from dpjax.derivatives.linear.records import PreparedLinear, prepare
+from dpjax.derivatives.linear.scaled_rows import PreparedLinear, prepare
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.objectives.units import UnitLoss
-from dpjax.oracles.base import Query, Records
+from dpjax.oracles.query import Query, Records
 from dpjax.oracles.setting import ClippedSums
 from dpjax.placement.stream import shaped
 from dpjax.sampling import FullBatch
@@ -67,11 +67,11 @@ class _Fraction(Query):
         del params, public
         return (self.noise_multiplier,)
 
-    def finish(self, noisy: tuple[Array, ...], params: Params) -> Array:
+    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Array:
         del params
         return noisy[0] / self.data_size
 
-    def parts_of(self, answer: Array) -> tuple[Array, ...]:
+    def noisy_parts(self, answer: Array) -> tuple[Array, ...]:
         return (answer * self.data_size,)
 
     def _have(self, params: Params, rows: Any) -> Array:

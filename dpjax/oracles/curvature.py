@@ -22,7 +22,7 @@ def smallest_curvature(
     *,
     clip_norm: Array | float,
     divisor: float,
-    any_order: bool,
+    permutation_invariant: bool,
     dtype: jnp.dtype,
     mask: Array | None = None,
 ) -> Array:
@@ -34,7 +34,9 @@ def smallest_curvature(
     Privacy: NOT a mechanism: the eigenvalue is exact. By Weyl's inequality one record moves it by
       C_H / divisor at most, whatever p.
     """
-    clipped = clipped_hessian(objective.data_term, clip_norm=clip_norm, any_order=any_order)
+    clipped = clipped_hessian(
+        objective.data_term, clip_norm=clip_norm, permutation_invariant=permutation_invariant
+    )
     total = clipped.wide(params, records, mask)
     size = flatten(params)[0].size
     regularizer = objective.regularize_hessian(jnp.zeros((size, size), dtype), params)

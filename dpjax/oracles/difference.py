@@ -8,7 +8,7 @@ from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import Expansion
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import ClippedGradDifference, clipped_grad_difference
-from dpjax.oracles.base import Query, Records
+from dpjax.oracles.query import Query, Records
 from dpjax.oracles.setting import ClippedSums
 
 LEAST = 2.0**-60
@@ -71,7 +71,7 @@ class DifferenceQuery(Query):
             self.objective.data_term,
             smoothness=self.smoothness,
             clip_norm=self.clip_norm,
-            any_order=self.any_order,
+            permutation_invariant=self.permutation_invariant,
         )
 
     def stddev_at(self, params: Params, anchor: Params) -> Array:

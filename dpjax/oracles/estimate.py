@@ -18,10 +18,10 @@ from dpjax.derivatives.integers import Summand, Total
 from dpjax.derivatives.rounding import FINISHING
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.mechanisms.noise import Noise, Prefix
-from dpjax.oracles.base import Query, Records
 from dpjax.oracles.difference import LEAST
+from dpjax.oracles.query import Query, Records
 from dpjax.oracles.setting import ClippedSums, Evaluations
-from dpjax.sampling import Ordered, SinglePass, as_ordered
+from dpjax.sampling import ShuffledRecords, SinglePass, as_shuffled
 from dpjax.sampling.samplers import expect
 
 ROWS = 256
@@ -92,18 +92,20 @@ class EstimateQuery(Query):
         return Quantity("independent_estimate" if independent else "correlated_estimate")
 
     def most_answers(self, times: int) -> int:
-        return min(times, self.sampler.capacity)  # an answer reads a place of the order at least
+        return min(
+            times, self.sampler.max_batch_size
+        )  # an answer reads a place of the order at least
 
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns that of a whole run, however many answers: one Gaussian to each record."""
         del count
-        draws = self.noise_draws * self.most_answers(self.sampler.capacity)
+        draws = self.noise_draws * self.most_answers(self.sampler.max_batch_size)
         return (self._release(1, noise_draws=draws),)
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns the most gradients a whole run takes, whatever ``count``: two of each record."""
         del count
-        places = self.sampler.capacity
+        places = self.sampler.max_batch_size
         return Evaluations(2 * places, 2 * -(-places // ROWS) * ROWS)
 
     def needed(self, params: Params, anchor: Params) -> Array:
@@ -137,7 +139,7 @@ class EstimateQuery(Query):
         """Returns the sum of one increment, (p,), which its noise divides. NOT PRIVATE.
 
         Args:
-          records: see ``bind``; ``Ordered``, or in the order in which they stand.
+          records: see ``bind``; ``ShuffledRecords``, or in the order in which they stand.
           params: where the gradient is wanted; released before.
           mask: None.
           **public: ``anchor``, where the estimate is known, released before; ``refresh``, bool (),
@@ -149,11 +151,13 @@ class EstimateQuery(Query):
         del mask
         anchor, start = public["anchor"], public["start"]
         refresh, size = jnp.asarray(public["refresh"]), jnp.asarray(public["size"], jnp.int32)
-        rows = as_ordered(records)
+        rows = as_shuffled(records)
         start = jnp.asarray(start, jnp.int32)
         whole = jnp.asarray(self.batch_size, jnp.int32)
         gradient = clipped_grad(
-            self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order
+            self.objective.data_term,
+            clip_norm=self.clip_norm,
+            permutation_invariant=self.permutation_invariant,
         )
         difference = self._difference(self._limit(size))
 
@@ -163,8 +167,8 @@ class EstimateQuery(Query):
         def change(batch: Any, mask: Array) -> Expansion:
             return difference.wide(params, anchor, batch, mask)
 
-        window = self.sampler.window(rows, start, size, ROWS)
-        dtype = jax.eval_shape(fresh, *window).dtype
+        minibatch = self.sampler.minibatch(rows, start, size, ROWS)
+        dtype = jax.eval_shape(fresh, *minibatch).dtype
         bound = jnp.where(refresh, self.clip_norm, difference.bound(params, anchor))
         summand = Summand(flatten(params)[0].shape, dtype, bound)
         # One of the two reads no micro-batch, so that it costs nothing.
@@ -186,23 +190,27 @@ class EstimateQuery(Query):
         del step
         return derive(key, self.name, public["segment"])
 
-    def nothing_seen(self, params: Params) -> tuple[Any, ...]:
+    def initial_score(self, params: Params) -> tuple[Any, ...]:
         ((_, noise),) = self.noises(leaf=0, refresh=True, size=1)
-        return (noise.nothing_seen(flatten(params)[0].size),)
+        return (noise.initial_score(flatten(params)[0].size),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         refresh, size, anchor = (public[name] for name in ("refresh", "size", "anchor"))
         return (self.stddev_at(refresh, size, params, anchor),)
 
-    def finish(self, noisy: tuple[Array, ...], params: Params) -> Params:
+    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Params:
         return flatten(params)[1](noisy[0], as_sum=True)
 
-    def parts_of(self, answer: Params) -> tuple[Array, ...]:
+    def noisy_parts(self, answer: Params) -> tuple[Array, ...]:
         return (ravel_pytree(answer)[0],)
 
     def _difference(self, limit: Any) -> ClippedGradDifference:
         return ClippedGradDifference(
-            self.smoothness, self.clip_norm, self.objective.data_term, limit, self.any_order
+            self.smoothness,
+            self.clip_norm,
+            self.objective.data_term,
+            limit,
+            self.permutation_invariant,
         )
 
     def _limit(self, size: Array) -> Array | float:
@@ -215,7 +223,7 @@ class EstimateQuery(Query):
         self,
         summand: Summand,
         total: Total,
-        records: Ordered,
+        records: ShuffledRecords,
         span: tuple[Array, Array],
         compute: Callable[[Any, Array], Expansion],
     ) -> Total:
@@ -224,7 +232,7 @@ class EstimateQuery(Query):
 
         def one(i: Array, total: Total) -> Total:
             passed = i * ROWS
-            batch, mask = self.sampler.window(records, start + passed, size - passed, ROWS)
+            batch, mask = self.sampler.minibatch(records, start + passed, size - passed, ROWS)
             return summand.add(total, jnp.stack(compute(batch, mask).terms))
 
         return lax.fori_loop(0, self._passes(size), one, total)

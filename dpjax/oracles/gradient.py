@@ -5,7 +5,7 @@ from typing import Any
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion
 from dpjax.derivatives import ClippedSum, clipped_grad
-from dpjax.oracles.base import Query, Records
+from dpjax.oracles.query import Query, Records
 from dpjax.oracles.setting import ClippedSums
 
 
@@ -53,7 +53,9 @@ class GradientQuery(Query):
     @property
     def _clipped(self) -> ClippedSum:
         return clipped_grad(
-            self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order
+            self.objective.data_term,
+            clip_norm=self.clip_norm,
+            permutation_invariant=self.permutation_invariant,
         )
 
 
@@ -81,7 +83,7 @@ class NetworkQuery(GradientQuery):
             clip_norm=self.clip_norm,
             per_layer=self.per_layer,
             memory_limit=self.memory_limit,
-            any_order=self.any_order,
+            permutation_invariant=self.permutation_invariant,
         )
 
 
@@ -98,6 +100,6 @@ class AnchorQuery(GradientQuery):
     def name(self) -> str:
         return "anchor"
 
-    def is_asked(self, *, renew: Array) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Returns ``renew``, bool (): public or of released values. Otherwise the answer is 0."""
-        return renew
+    def is_asked(self, *, refresh: Array) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Returns ``refresh``, bool (): public or of released values. Otherwise the answer is 0."""
+        return refresh

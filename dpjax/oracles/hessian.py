@@ -7,7 +7,7 @@ from dpjax._wide import Expansion
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import clipped_hessian, joint_clipped
 from dpjax.mechanisms.noise import Gaussian, Noise, SymmetricGaussian
-from dpjax.oracles.base import Query, Records
+from dpjax.oracles.query import Query, Records
 from dpjax.oracles.setting import ClippedSums
 
 
@@ -75,7 +75,9 @@ class HessianQuery(Query):
         """Returns the sum of clipped Hessians of the flattened parameters, (p, p). NOT PRIVATE."""
         del public
         clipped = clipped_hessian(
-            self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order
+            self.objective.data_term,
+            clip_norm=self.clip_norm,
+            permutation_invariant=self.permutation_invariant,
         )
         return (clipped.wide(params, records, mask),)
 
@@ -83,11 +85,11 @@ class HessianQuery(Query):
         del public
         return ((self.name, SymmetricGaussian(isometric=self.isometric)),)
 
-    def finish(self, noisy: tuple[Array, ...], params: Params) -> Array:
+    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Array:
         del params
         return noisy[0] / self.divisor
 
-    def parts_of(self, answer: Array) -> tuple[Array, ...]:
+    def noisy_parts(self, answer: Array) -> tuple[Array, ...]:
         return (answer * self.divisor,)
 
 
@@ -161,7 +163,7 @@ class JointQuery(Query):
             self.objective.data_term,
             gradient_weight=self.gradient_weight,
             hessian_weight=self.hessian_weight,
-            any_order=self.any_order,
+            permutation_invariant=self.permutation_invariant,
         ).wide(params, records, mask)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
@@ -172,9 +174,9 @@ class JointQuery(Query):
         del params, public
         return tuple(map(self._noise_on_sum, (self.gradient_weight, self.hessian_weight)))
 
-    def finish(self, noisy: tuple[Array, ...], params: Params) -> SecondOrderAnswer:
+    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> SecondOrderAnswer:
         del params
         return SecondOrderAnswer(*(total / self.divisor for total in noisy))
 
-    def parts_of(self, answer: SecondOrderAnswer) -> tuple[Array, ...]:
+    def noisy_parts(self, answer: SecondOrderAnswer) -> tuple[Array, ...]:
         return tuple(mean * self.divisor for mean in answer)

@@ -7,7 +7,7 @@ from dpjax._wide import Expansion, zeros
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import distance_bound, iterations_for, ridge_minimum
 from dpjax.objectives import Objective
-from dpjax.oracles.base import Query, Records
+from dpjax.oracles.query import Query, Records
 from dpjax.oracles.setting import ClippedSums, Setting
 from dpjax.oracles.value import ValueQuery
 from dpjax.placement.shard import shares

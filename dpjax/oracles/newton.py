@@ -10,7 +10,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.derivatives import clipped_hessian, flatten
-from dpjax.oracles.base import Records
+from dpjax.oracles.query import Records
 from dpjax.oracles.setting import ClippedSums
 from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import FullBatch
@@ -94,7 +94,9 @@ class NewtonQuery(ValueQuery):
         noise alone.
         """
         total = clipped_hessian(
-            self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order
+            self.objective.data_term,
+            clip_norm=self.clip_norm,
+            permutation_invariant=self.permutation_invariant,
         ).wide(params, records, mask)
         p, dtype = flatten(params)[0].size, total.leading.dtype
         regularizer = self.objective.regularize_hessian(jnp.zeros((p, p), dtype), params)

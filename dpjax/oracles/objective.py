@@ -11,8 +11,8 @@ from dpjax.accounting.release import Quantity
 from dpjax.derivatives import clipped_grad, distance_bound
 from dpjax.mechanisms import derive
 from dpjax.mechanisms.noise import Gaussian, Noise
-from dpjax.oracles.base import Records
 from dpjax.oracles.minimizer import MinimizerQuery, strength_of
+from dpjax.oracles.query import Records
 from dpjax.oracles.setting import ClippedSums
 from dpjax.placement.shard import shares
 

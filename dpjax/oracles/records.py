@@ -10,10 +10,10 @@ from jax.core import Tracer
 
 from dpjax._typing import Params, PyTree
 from dpjax._wide import on_device
-from dpjax.derivatives.linear import records, units
+from dpjax.derivatives.linear import scaled_rows, units
 from dpjax.objectives.linear import ONE_LABEL, LinearLoss
 from dpjax.objectives.units import UnitLoss, is_grouped
-from dpjax.oracles.base import Query, Records
+from dpjax.oracles.query import Query, Records
 from dpjax.placement.shard import Spread, length, shares
 from dpjax.placement.stream import Streamed
 
@@ -31,16 +31,18 @@ def bind(query: Query, examples: PyTree) -> Records:
     examples = on_device(examples)
     if not query.closed_form:
         return examples
-    if query.sums_units and units.can_prepare(query.objective, shares(examples), query.any_order):
+    if query.sums_units and units.can_prepare(
+        query.objective, shares(examples), query.permutation_invariant
+    ):
         return _units(query, examples)
     if (linear := query.objective.linear) is None:
         return examples
-    width = records.chunk_width(length(examples), shares(examples)[0].shape[1])
-    prepare = functools.partial(records.prepare, width=width, labels=linear.labels)
+    width = scaled_rows.chunk_width(length(examples), shares(examples)[0].shape[1])
+    prepare = functools.partial(scaled_rows.prepare, width=width, labels=linear.labels)
     if isinstance(examples, Spread):
         return examples.map(prepare)
     if isinstance(examples, Streamed):
-        return records.streamed(examples, width, linear.labels)
+        return scaled_rows.streamed(examples, width, linear.labels)
     return prepare(examples)
 
 

@@ -10,11 +10,11 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, to_float64, zeros
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import clipped_grad, flatten
-from dpjax.oracles.base import Records
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
+from dpjax.oracles.query import Records
 from dpjax.oracles.setting import ClippedSums, Evaluations
 from dpjax.oracles.value import ValueQuery
-from dpjax.sampling import SinglePass, as_ordered
+from dpjax.sampling import SinglePass, as_shuffled
 from dpjax.sampling.samplers import expect
 
 
@@ -89,7 +89,7 @@ class ScoreQuery(ValueQuery):
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns the gradients that ``count`` answers take; Hessians are not counted."""
-        rows = count * self.candidates * self.sampler.capacity
+        rows = count * self.candidates * self.sampler.max_batch_size
         return Evaluations(rows, rows)
 
     def exact(
@@ -104,10 +104,10 @@ class ScoreQuery(ValueQuery):
           **public: ``filled``, how many there are, the first ones. The others get noise around 0.
         """
         del mask
-        kept = as_ordered(records)
+        kept = as_shuffled(records)
         rows = self.sampler
-        batch, mask = rows.window(
-            kept, jnp.int32(rows.first), jnp.int32(rows.capacity), rows.capacity
+        batch, mask = rows.minibatch(
+            kept, jnp.int32(rows.first), jnp.int32(rows.max_batch_size), rows.max_batch_size
         )
         first = jax.tree.map(lambda leaf: leaf[0], params)
         dtype = flatten(first)[0].dtype
@@ -120,11 +120,11 @@ class ScoreQuery(ValueQuery):
 
         return (lax.fori_loop(0, public["filled"], one, zeros((2, self.candidates), dtype)),)
 
-    def finish(self, noisy: tuple[Array, ...], params: Params) -> Scores:
+    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Scores:
         del params
         return Scores(*(self._units.astype(noisy[0].dtype)[:, None] * noisy[0]))
 
-    def parts_of(self, answer: Scores) -> tuple[Array, ...]:
+    def noisy_parts(self, answer: Scores) -> tuple[Array, ...]:
         return (jnp.stack(answer) / self._units[:, None],)
 
     @property
@@ -133,7 +133,9 @@ class ScoreQuery(ValueQuery):
 
     def _one(self, batch: Records, mask: Array, params: Params, dtype: jnp.dtype) -> Expansion:
         clipped = clipped_grad(
-            self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order
+            self.objective.data_term,
+            clip_norm=self.clip_norm,
+            permutation_invariant=self.permutation_invariant,
         )
         total = clipped.wide(params, batch, mask)
         own = self.objective.regularize_gradient(
@@ -145,7 +147,7 @@ class ScoreQuery(ValueQuery):
             batch,
             clip_norm=self.hessian_clip_norm,
             divisor=self.sampler.expected,
-            any_order=self.any_order,
+            permutation_invariant=self.permutation_invariant,
             dtype=dtype,
             mask=mask,
         )

@@ -14,8 +14,8 @@ from dpjax.accounting import Release, gumbel_scale
 from dpjax.accounting.release import Quantity
 from dpjax.mechanisms import selection_error
 from dpjax.mechanisms.noise import Gumbel
-from dpjax.oracles.base import Records
 from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
+from dpjax.oracles.query import Records
 from dpjax.oracles.setting import ClippedSums, Evaluations
 from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import FullBatch
@@ -151,7 +151,7 @@ class SelectionQuery(ValueQuery):
             records,
             clip_norm=self.clip_norm,
             divisor=float(self.data_size),
-            any_order=self.any_order,
+            permutation_invariant=self.permutation_invariant,
             dtype=dtype,
         )
         with jax.enable_x64(True):

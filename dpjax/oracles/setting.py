@@ -65,7 +65,7 @@ class Evaluations(NamedTuple):
 
     Attributes:
       declared: those of batches of the declared size.
-      padded: the same with padding rows: each batch counts as its capacity, rounded up to a
+      padded: the same with padding rows: each batch counts as its largest size, rounded up to a
         multiple of 128 if it is above 128.
     """
 

@@ -5,8 +5,8 @@ from typing import Any
 from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import Expansion
 from dpjax.derivatives import subspace_clipped
-from dpjax.oracles.base import Records
 from dpjax.oracles.hessian import JointQuery
+from dpjax.oracles.query import Records
 from dpjax.oracles.setting import ClippedSums
 
 
@@ -40,5 +40,5 @@ class SubspaceQuery(JointQuery):
             self.objective.data_term,
             gradient_weight=self.gradient_weight,
             hessian_weight=self.hessian_weight,
-            any_order=self.any_order,
+            permutation_invariant=self.permutation_invariant,
         ).wide(params, records, public["sketch"], mask)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dpjax._typing import Array, Params, PyTree
-from dpjax.oracles.base import Query
+from dpjax.oracles.query import Query
 
 
 class ValueQuery(Query):
@@ -13,11 +13,11 @@ class ValueQuery(Query):
         del params, public
         return (self.stddev,)
 
-    def finish(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
+    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
         del params
         return noisy[0]
 
-    def parts_of(self, answer: PyTree) -> tuple[Array, ...]:
+    def noisy_parts(self, answer: PyTree) -> tuple[Array, ...]:
         return (answer,)
 
     def evidence(self, answer: PyTree, params: Params, **public: Any) -> list[tuple[Any, Any]]:

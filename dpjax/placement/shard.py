@@ -248,7 +248,7 @@ def shares(records: PyTree) -> PyTree:
     return records.rows if isinstance(records, Spread) else records
 
 
-def everywhere(tree: PyTree, records: PyTree) -> PyTree:
+def replicate(tree: PyTree, records: PyTree) -> PyTree:
     """Returns ``tree`` on all devices over which ``records`` are spread.
 
     The tree is the same in every process.
@@ -269,7 +269,7 @@ def everywhere(tree: PyTree, records: PyTree) -> PyTree:
     return jax.tree.map(one, tree)
 
 
-def here(tree: PyTree) -> PyTree:
+def to_host(tree: PyTree) -> PyTree:
     """Returns arrays that all devices hold alike as those of one device of this process."""
 
     def one(leaf: Any) -> Any:
@@ -280,7 +280,7 @@ def here(tree: PyTree) -> PyTree:
     return jax.tree.map(one, tree)
 
 
-def place(examples: PyTree, mesh: Mesh | None) -> PyTree:
+def put(examples: PyTree, mesh: Mesh | None) -> PyTree:
     """Returns ``examples`` spread over a mesh, or on one device where they are few.
 
     Privacy: reads shapes; rows of padding are 0 and masked.

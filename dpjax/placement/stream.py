@@ -77,7 +77,7 @@ class _Reader:
         self._pools: dict[int, list[list[np.ndarray]]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dpjax-records")
         self.failed: BaseException | None = None
-        self.served = 0
+        self.rows_read = 0
 
     @property
     def kinds(self) -> tuple[tuple[tuple[int, ...], str], ...]:
@@ -93,7 +93,7 @@ class _Reader:
         # After the last chunk comes the first, of the next pass.
         follows = start + rows if start + rows < self.size else 0
         self._ahead[follows, rows] = self._read_later(follows, rows)
-        self.served += rows
+        self.rows_read += rows
         return jax.tree.unflatten(self.structure, leaves)
 
     def at(self, indices: np.ndarray) -> PyTree:
@@ -109,7 +109,7 @@ class _Reader:
                 leaves.append(rows)
             return leaves
 
-        self.served += len(indices)
+        self.rows_read += len(indices)
         return jax.tree.unflatten(self.structure, self._kept(read))
 
     def close(self) -> None:
@@ -169,10 +169,10 @@ def shaped(examples: PyTree) -> PyTree:
 
 
 def stream(examples: PyTree) -> Streamed:
-    """Returns ``examples`` as a program holds them; ``reading`` closes what it opens.
+    """Returns ``examples`` as a program holds them; ``open_readers`` closes what it opens.
 
     Raises:
-      ValueError: inside ``jit``, which runs when ``reading`` has ended.
+      ValueError: inside ``jit``, which runs when ``open_readers`` has ended.
     """
     if isinstance(jnp.zeros(1)[0], Tracer):
         raise ValueError(
@@ -189,9 +189,9 @@ def stream(examples: PyTree) -> Streamed:
     return Streamed(jnp.array([token], jnp.int32), reader.kinds, reader.structure, reader.size)
 
 
-def served(records: PyTree) -> int:
+def rows_read(records: PyTree) -> int:
     """Returns how many records passes have read so far; 0 where none are streamed."""
-    return _READERS[int(records.token[0])].served if isinstance(records, Streamed) else 0
+    return _READERS[int(records.token[0])].rows_read if isinstance(records, Streamed) else 0
 
 
 def finished(records: PyTree, result: PyTree) -> None:
@@ -212,7 +212,7 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reading(records: PyTree) -> Iterator[None]:
+def open_readers(records: PyTree) -> Iterator[None]:
     """Closes the reader of ``records`` at the end, when what was computed from them is there.
 
     Raises:

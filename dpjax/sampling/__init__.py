@@ -1,21 +1,21 @@
 """Samplers: they draw batches on device, and describe the sampled release for accounting."""
 
-from dpjax.sampling.factories import fixed_size, full_batch, poisson
+from dpjax.sampling.factories import full_batch, poisson, without_replacement
 from dpjax.sampling.poisson_batches import Poisson
-from dpjax.sampling.samplers import Batch, FixedSize, FullBatch, Sampler
-from dpjax.sampling.single_pass import Ordered, SinglePass, as_ordered, ordered
+from dpjax.sampling.samplers import Batch, FullBatch, Sampler, WithoutReplacement
+from dpjax.sampling.single_pass import ShuffledRecords, SinglePass, as_shuffled, ordered
 
 __all__ = [
     "Batch",
-    "FixedSize",
     "FullBatch",
-    "Ordered",
     "Poisson",
     "Sampler",
+    "ShuffledRecords",
     "SinglePass",
-    "as_ordered",
-    "fixed_size",
+    "WithoutReplacement",
+    "as_shuffled",
     "full_batch",
     "ordered",
     "poisson",
+    "without_replacement",
 ]

@@ -1,4 +1,4 @@
-"""Samplers from public numbers, checked: ``full_batch``, ``poisson`` and ``fixed_size``.
+"""Samplers from public numbers, checked: ``full_batch``, ``poisson`` and ``without_replacement``.
 
 Those of an algorithm's ``batch_size``, which its errors name, are at the end.
 """
@@ -9,10 +9,10 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
-from dpjax.sampling.gaps import crowd_probability, gap_error, overflow_probability
 from dpjax.sampling.poisson_batches import Poisson
-from dpjax.sampling.samplers import FixedSize, FullBatch
+from dpjax.sampling.samplers import FullBatch, WithoutReplacement
 from dpjax.sampling.single_pass import SinglePass
+from dpjax.sampling.skips import crowd_probability, overflow_probability, skip_error
 
 # So rare that no budget in use asks for less, and the shape of a batch depends on none.
 _RARE = 1e-20
@@ -40,7 +40,7 @@ def poisson(
     budget: PrivacyBudget,
     count: int,
     delta_share: float = 1e-3,
-    capacity: int | None = None,
+    max_batch_size: int | None = None,
 ) -> Poisson:
     """Returns a Poisson sampler whose batches overflow so rarely that delta hardly notices.
 
@@ -52,18 +52,18 @@ def poisson(
       budget: what the whole training may spend.
       count: number of draws it makes.
       delta_share: part of delta that overflows may cost, (1 + e^epsilon) count P(overflow).
-      capacity: the most records a batch from ``data_size`` records holds; by default the fewest of
-        which more are drawn with probability 1e-20 at most, and cost at most half of
+      max_batch_size: the most records a batch from ``data_size`` records holds; by default the
+        fewest of which more are drawn with probability 1e-20 at most, and cost at most half of
         ``delta_share``.
 
     Raises:
-      ValueError: for a number out of range, or a capacity that costs all of delta.
+      ValueError: for a number out of range, or a max_batch_size that costs all of delta.
 
     Privacy: public numbers only. The charge is part of every epsilon computed from the releases.
 
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> sampler = poisson(256, 60_000, budget=budget, count=10_000)
-    >>> sampler.probability == 256 / 60_000, sampler.capacity
+    >>> sampler.probability == 256 / 60_000, sampler.max_batch_size
     (True, 417)
     """
     n = _data_size(data_size)
@@ -80,24 +80,25 @@ def poisson(
         )
     probability = threshold / 2**64
     draws = (1 + math.exp(min(budget.epsilon, 700.0))) * _validate.positive_int("count", count)
-    if capacity is None:
+    if max_batch_size is None:
         allowed = _validate.open_unit("delta_share", delta_share) * budget.delta / draws
-        capacity = _capacity(probability, n, min(allowed / 2, _RARE))
-    capacity = min(_validate.positive_int("capacity", capacity), n)
-    sampler = Poisson.of(threshold, expected, capacity, n)
-    if draws * gap_error(sampler.table, capacity) >= budget.delta / 2:
+        max_batch_size = _max_batch_size(probability, n, min(allowed / 2, _RARE))
+    max_batch_size = min(_validate.positive_int("max_batch_size", max_batch_size), n)
+    sampler = Poisson.of(threshold, expected, max_batch_size, n)
+    if draws * skip_error(sampler.table, max_batch_size) >= budget.delta / 2:
         # An epsilon that multiplies what 64 bits miss to more than delta: draw without that error.
-        sampler = Poisson.of(threshold, expected, capacity, n, exact=True)
+        sampler = Poisson.of(threshold, expected, max_batch_size, n, exact=True)
     if draws * sampler.overflow >= budget.delta:
         raise ValueError(
-            f"batches above capacity={capacity} have probability {sampler.overflow:.3g} a draw and "
-            f"cost {draws * sampler.overflow:.3g} of delta={budget.delta:g}; raise capacity to "
-            f"{_capacity(probability, n, 1e-3 * budget.delta / draws)}."
+            f"batches above max_batch_size={max_batch_size} have probability "
+            f"{sampler.overflow:.3g} a draw and cost {draws * sampler.overflow:.3g} of "
+            f"delta={budget.delta:g}; raise max_batch_size to "
+            f"{_max_batch_size(probability, n, 1e-3 * budget.delta / draws)}."
         )
     return sampler
 
 
-def fixed_size(size: int, data_size: int) -> FixedSize:
+def without_replacement(size: int, data_size: int) -> WithoutReplacement:
     """Returns a sampler of uniformly random subsets, for ``replace_one``.
 
     Args:
@@ -107,7 +108,7 @@ def fixed_size(size: int, data_size: int) -> FixedSize:
     Raises:
       ValueError: if ``size`` is not between 1 and ``data_size`` - 1.
 
-    >>> fixed_size(100, 1000).probability
+    >>> without_replacement(100, 1000).probability
     0.1
     """
     n = _data_size(data_size)
@@ -115,56 +116,61 @@ def fixed_size(size: int, data_size: int) -> FixedSize:
         raise ValueError(
             f"size must be below data_size={n}, got {size}; take FullBatch to read every record."
         )
-    return FixedSize(int(size), n)
+    return WithoutReplacement(int(size), n)
 
 
 def poisson_sampler(
-    batch_size: int, data_size: int, budget: PrivacyBudget, count: int, capacity: int | None = None
+    batch_size: int,
+    data_size: int,
+    budget: PrivacyBudget,
+    count: int,
+    max_batch_size: int | None = None,
 ) -> Poisson | FullBatch:
     """Returns the sampler of Poisson batches, or that of all records where a batch is n.
 
-    A training of budget ``budget`` makes ``count`` draws; ``capacity`` is as ``poisson`` takes it.
+    A training of budget ``budget`` makes ``count`` draws; ``max_batch_size`` is as
+    ``poisson`` takes it.
 
     Raises:
-      ValueError: for a batch above n, or a capacity that costs all of delta.
+      ValueError: for a batch above n, or a max_batch_size that costs all of delta.
 
     >>> budget = PrivacyBudget(1.0, 1e-6)
     >>> poisson_sampler(100, 100, budget, 1)
     FullBatch(data_size=100)
     """
     if check_batch_size(batch_size, data_size) == data_size:
-        if capacity is not None:
+        if max_batch_size is not None:
             raise ValueError(
-                f"capacity={capacity} is for sampled batches, but batch_size={batch_size} "
-                "uses all records; leave capacity out."
+                f"max_batch_size={max_batch_size} is for sampled batches, but "
+                f"batch_size={batch_size} uses all records; leave max_batch_size out."
             )
         return FullBatch(data_size)
-    return poisson(batch_size, data_size, budget=budget, count=count, capacity=capacity)
+    return poisson(batch_size, data_size, budget=budget, count=count, max_batch_size=max_batch_size)
 
 
-def fixed_size_sampler(batch_size: int, data_size: int) -> FixedSize | FullBatch:
+def without_replacement_sampler(batch_size: int, data_size: int) -> WithoutReplacement | FullBatch:
     """Returns the sampler of uniformly random subsets, or that of all records where a batch is n.
 
     Raises:
       ValueError: for a batch above n.
 
-    >>> fixed_size_sampler(10, 100).probability
+    >>> without_replacement_sampler(10, 100).probability
     0.1
     """
     if check_batch_size(batch_size, data_size) == data_size:
         return FullBatch(data_size)
-    return fixed_size(batch_size, data_size)
+    return without_replacement(batch_size, data_size)
 
 
-def single_passes(data_size: int, kept: int) -> tuple[SinglePass, SinglePass | None]:
-    """Returns who is read by training, and the ``kept`` records at the end of the order, or None.
+def single_passes(data_size: int, holdout: int) -> tuple[SinglePass, SinglePass | None]:
+    """Returns the samplers of training and of the last ``holdout`` records, None for no record.
 
     >>> first, last = single_passes(100, 10)
     >>> first.expected, last.expected
     (90.0, 10.0)
     """
-    split = data_size - kept
-    last = SinglePass(data_size, split, data_size) if kept else None
+    split = data_size - holdout
+    last = SinglePass(data_size, split, data_size) if holdout else None
     return SinglePass(data_size, 0, split), last
 
 
@@ -191,7 +197,7 @@ def _data_size(value: int) -> int:
     return number
 
 
-def _capacity(probability: float, n: int, allowed: float) -> int:
+def _max_batch_size(probability: float, n: int, allowed: float) -> int:
     low, high = 1, n
     while low < high:
         middle = (low + high) // 2

@@ -1,8 +1,9 @@
 """Samplers: which records a step uses, and the release that results.
 
-Shapes are fixed. A batch is ``capacity`` indices and a mask (Poisson batches from more records than
-declared have more, see there); a masked index is 0, a row that is there, and whoever reads the
-batch must make its part exactly zero. ``key`` is used for one draw alone, and for no noise.
+Shapes are fixed. A batch is ``max_batch_size`` indices and a mask (Poisson batches from more
+records than declared have more, see there); a masked index is 0, a row that is there, and whoever
+reads the batch must make its part exactly zero. ``key`` is used for one draw alone, and for no
+noise.
 """
 
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 from dpjax._typing import Array, PyTree, Relation, pytree_dataclass, static
 from dpjax.accounting import Release, SubsetRelease, records_moved
 from dpjax.placement.shard import draw, length
-from dpjax.sampling import gaps
+from dpjax.sampling import skips
 
 
 class Batch(NamedTuple):
@@ -33,49 +34,49 @@ _Kind = TypeVar("_Kind", bound="Sampler")
 class Sampler:
     """What all samplers have: ``sample`` draws, ``release`` says what an answer to a draw releases.
 
-    ``expected`` is the public divisor of sums, never the size drawn, and ``capacity`` the most
-    records of one draw. ``scale`` is the standard deviation of the noise on the mean at noise
+    ``expected`` is the public divisor of sums, never the size drawn, and ``max_batch_size`` the
+    most records of one draw. ``scale`` is the standard deviation of the noise on the mean at noise
     multiplier 1, so that a query which adds noise of ``noise_multiplier * sampler.scale(C,
     relation)`` is accounted for by ``release``.
     """
 
     reads_all: ClassVar[bool] = False
     """Whether every draw holds every record, as it stands."""
-    by_place: ClassVar[bool] = False
+    by_position: ClassVar[bool] = False
     """Whether a question reads the places of an order that it is told, each at most once."""
 
     expected: Any
-    capacity: Any
+    max_batch_size: Any
     data_size: int
     sampling: ClassVar[str]
     """Names, with the mechanism of the noise, what an answer to a draw releases."""
 
-    def scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
+    def scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
         """Returns the standard deviation on the mean at noise multiplier 1.
 
         Args:
           record_norm: C, the bound on the norm of one record's part of the sum.
           relation: the neighbouring relation.
-          slack: what rounding adds to the distance of neighbouring sums, in units of C.
+          rounding_error: what rounding adds to the distance of neighbouring sums, in units of C.
 
         Raises:
           ValueError: if the sampler has no accounting under the relation.
         """
-        return self.sum_scale(record_norm, relation, slack) / self.expected
+        return self.sum_scale(record_norm, relation, rounding_error) / self.expected
 
-    def sum_scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
+    def sum_scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
         """Returns that on the sum: the part of a record that is drawn, rounding included.
 
         Arguments and errors as in ``scale``.
         """
         records_moved(relation)
-        return record_norm * (1 + slack)
+        return record_norm * (1 + rounding_error)
 
     def sample(self, key: Array, n: int) -> Batch:
         """Returns one draw from ``n`` records, of which there is at least 1."""
         raise NotImplementedError
 
-    def mixture(self, drawn: Array, undrawn: Array) -> Array:
+    def log_mixture(self, drawn: Array, undrawn: Array) -> Array:
         """Returns the log-likelihood ratio of an answer whose draw is not seen, for audits.
 
         Args:
@@ -85,7 +86,7 @@ class Sampler:
         del undrawn
         return drawn
 
-    def told(self, key: Array) -> "Sampler":
+    def with_known_order(self, key: Array) -> "Sampler":
         """Returns this sampler with all that ``prepare`` draws drawn with ``key``: here nothing.
 
         An audit's attacker knows it, as everybody may.
@@ -140,7 +141,7 @@ class Sampler:
         Raises:
           ValueError: if the sampler has no accounting under the relation or for the noise.
 
-        >>> sampler = FixedSize(size=100, data_size=1000)
+        >>> sampler = WithoutReplacement(size=100, data_size=1000)
         >>> sampler.release("gradient", 5, noise_multiplier=2.0, relation="replace_one").stddev
         0.02
         >>> sampler.release("gradient", 5, noise_multiplier=2.0, relation="zero_out")
@@ -213,12 +214,12 @@ class FullBatch(Sampler):
         return float(self.data_size)
 
     @property
-    def capacity(self) -> int:
+    def max_batch_size(self) -> int:
         """The most records a batch holds: all."""
         return self.data_size
 
-    def sum_scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
-        return (records_moved(relation) + slack) * record_norm
+    def sum_scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
+        return (records_moved(relation) + rounding_error) * record_norm
 
     def sample(self, key: Array, n: int) -> Batch:
         del key
@@ -230,8 +231,8 @@ class FullBatch(Sampler):
 
 
 @pytree_dataclass
-class FixedSize(Sampler):
-    """A uniformly random subset of ``size`` records; ``fixed_size`` makes one that is checked.
+class WithoutReplacement(Sampler):
+    """A uniformly random subset of ``size`` records, unchecked: see ``without_replacement``.
 
     What is drawn is the smaller of the subset and its complement, so that time follows the batch.
 
@@ -255,7 +256,7 @@ class FixedSize(Sampler):
         return float(self.size)
 
     @property
-    def capacity(self) -> int:
+    def max_batch_size(self) -> int:
         """The most records a batch holds: always as many."""
         return self.size
 
@@ -267,20 +268,20 @@ class FixedSize(Sampler):
     @property
     def overflow(self) -> float:
         """Bound on the total variation between one draw and a uniform subset; on the host."""
-        trials, failure = gaps.distinct_trials(self._fewer, self.data_size)
-        return failure + gaps.uniform_error(trials, self.data_size)
+        trials, failure = skips.distinct_trials(self._fewer, self.data_size)
+        return failure + skips.uniform_error(trials, self.data_size)
 
     @property
     def _fewer(self) -> int:
         return min(self.size, self.data_size - self.size)
 
-    def sum_scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
+    def sum_scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
         if relation != "replace_one":
             raise ValueError(
                 "sampling without replacement has an accounting under relation='replace_one' "
                 f"only, got {relation!r}; use Poisson batches, or declare replace_one."
             )
-        return record_norm * (1 + slack)
+        return record_norm * (1 + rounding_error)
 
     def sample(self, key: Array, n: int) -> Batch:
         """Returns one draw.
@@ -292,13 +293,13 @@ class FixedSize(Sampler):
                 f"subsets of {self.data_size} records were declared, but the data have another "
                 "number of records; declare the public n."
             )
-        trials, _ = gaps.distinct_trials(self._fewer, n)
-        drawn, mask = gaps.distinct(key, self._fewer, trials, n)
+        trials, _ = skips.distinct_trials(self._fewer, n)
+        drawn, mask = skips.distinct(key, self._fewer, trials, n)
         if self._fewer == self.size:
             return Batch(drawn, mask)
         left_out = jnp.zeros(n, bool).at[jnp.where(mask, drawn, n)].set(True, mode="drop")
-        kept = jnp.nonzero(~left_out, size=self.size)[0].astype(jnp.int32)
-        return Batch(kept, jnp.ones(self.size, bool))
+        holdout = jnp.nonzero(~left_out, size=self.size)[0].astype(jnp.int32)
+        return Batch(holdout, jnp.ones(self.size, bool))
 
     def _drawn(self) -> dict[str, Any]:
         return {
@@ -312,10 +313,10 @@ class FixedSize(Sampler):
 def expect(kind: type[_Kind], sampler: Sampler, name: str) -> _Kind:
     """Returns ``sampler``, or raises: a question may be accounted for under one kind alone.
 
-    >>> expect(FullBatch, FixedSize(size=2, data_size=4), "AccuracyQuery")
+    >>> expect(FullBatch, WithoutReplacement(size=2, data_size=4), "AccuracyQuery")
     Traceback (most recent call last):
     ...
-    ValueError: AccuracyQuery needs the sampler FullBatch, got FixedSize.
+    ValueError: AccuracyQuery needs the sampler FullBatch, got WithoutReplacement.
     """
     if not isinstance(sampler, kind):
         raise ValueError(f"{name} needs the sampler {kind.__name__}, got {type(sampler).__name__}.")

@@ -12,7 +12,7 @@ from dpjax.placement.shard import length, take
 from dpjax.sampling.samplers import Sampler
 
 
-class Ordered(NamedTuple):
+class ShuffledRecords(NamedTuple):
     """Records and the order in which they are to be read.
 
     Args:
@@ -24,7 +24,7 @@ class Ordered(NamedTuple):
     order: Array
 
 
-def ordered(key: Array, rows: PyTree) -> Ordered:
+def ordered(key: Array, rows: PyTree) -> ShuffledRecords:
     """Returns ``rows`` with a uniformly random order.
 
     Args:
@@ -36,14 +36,14 @@ def ordered(key: Array, rows: PyTree) -> Ordered:
     >>> sorted(ordered(jax.random.key(0), jnp.ones((4, 2))).order.tolist())
     [0, 1, 2, 3]
     """
-    return Ordered(rows, jax.random.permutation(key, length(rows)).astype(jnp.int32))
+    return ShuffledRecords(rows, jax.random.permutation(key, length(rows)).astype(jnp.int32))
 
 
-def as_ordered(records: PyTree) -> Ordered:
+def as_shuffled(records: PyTree) -> ShuffledRecords:
     """Returns records with their order; those that were given none are read as they stand."""
-    if isinstance(records, Ordered):
+    if isinstance(records, ShuffledRecords):
         return records
-    return Ordered(records, jnp.arange(length(records), dtype=jnp.int32))
+    return ShuffledRecords(records, jnp.arange(length(records), dtype=jnp.int32))
 
 
 @pytree_dataclass
@@ -72,7 +72,7 @@ class SinglePass(Sampler):
     first: int = static()
     last: int = static()
 
-    by_place: ClassVar[bool] = True
+    by_position: ClassVar[bool] = True
     sampling: ClassVar[str] = SinglePassRelease.sampling
 
     def __post_init__(self):
@@ -87,24 +87,24 @@ class SinglePass(Sampler):
         return float(self.last - self.first)
 
     @property
-    def capacity(self) -> int:
+    def max_batch_size(self) -> int:
         """Number of places; no batch is larger."""
         return self.last - self.first
 
-    def sum_scale(self, record_norm: Any, relation: Relation, slack: Any = 0.0) -> Any:
+    def sum_scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
         if relation == "add_or_remove_one":
             raise ValueError(
                 "a single pass has no accounting under relation='add_or_remove_one': removing a "
                 "record shifts later ones into other batches. Declare zero_out or replace_one, "
                 "for which n is public."
             )
-        return records_moved(relation) * (record_norm * (1 + slack))
+        return records_moved(relation) * (record_norm * (1 + rounding_error))
 
-    def prepare(self, key: Array, records: PyTree) -> Ordered:
+    def prepare(self, key: Array, records: PyTree) -> ShuffledRecords:
         """Returns the records in the random order of this training, see ``ordered``."""
         return ordered(key, records)
 
-    def told(self, key: Array) -> "KnownOrder":
+    def with_known_order(self, key: Array) -> "KnownOrder":
         order = ordered(key, jnp.zeros(self.data_size)).order
         return KnownOrder(self.data_size, self.first, self.last, order=order)
 
@@ -112,8 +112,8 @@ class SinglePass(Sampler):
         del key
         return records, None
 
-    def window(
-        self, records: Ordered, start: Array, size: Array, rows: int
+    def minibatch(
+        self, records: ShuffledRecords, start: Array, size: Array, rows: int
     ) -> tuple[PyTree, Array]:
         """Returns ``rows`` records from place ``start`` on, and which of them are asked.
 
@@ -151,6 +151,6 @@ class KnownOrder(SinglePass):
 
     order: Array = dataclasses.field(kw_only=True)
 
-    def prepare(self, key: Array, records: PyTree) -> Ordered:
+    def prepare(self, key: Array, records: PyTree) -> ShuffledRecords:
         del key
-        return Ordered(records, self.order)
+        return ShuffledRecords(records, self.order)

@@ -19,7 +19,7 @@ from dpjax.driver import ResumeMismatch, holds_run
 from dpjax.driver.fingerprint import content
 from dpjax.training.losses import Measures
 from dpjax.training.network import Network
-from dpjax.training.records import example_shape
+from dpjax.training.table import example_shape
 
 CHUNK = 512
 """Records at once: bounds the memory, and leaves one shape to compile."""

@@ -29,7 +29,7 @@ from dpjax.results import Solution
 from dpjax.training.evaluation import Evaluator
 from dpjax.training.losses import LossOfOutputs, check_closures, objective_of
 from dpjax.training.network import Network, network
-from dpjax.training.records import (
+from dpjax.training.table import (
     Sizes,
     example_shape,
     given,
@@ -46,7 +46,7 @@ class Options(TypedDict, total=False):
 
     output: str
     average_decay: float | None
-    capacity: int | None
+    max_batch_size: int | None
     per_layer: bool
     memory_limit: int | None
     accountant: str
@@ -138,7 +138,7 @@ def fit(
       part: the declared part of the ledger's data that ``data`` are, see ``Ledger.of``.
       **options: ``output="random"`` for an iterate drawn uniformly beforehand, where the run ends,
         or ``"average"`` to publish and evaluate an average of iterates, of ``average_decay``;
-        ``capacity``, ``per_layer``, ``memory_limit`` and ``accountant``: all
+        ``max_batch_size``, ``per_layer``, ``memory_limit`` and ``accountant``: all
         as in ``dp_optimizer``, or the given factory.
 
     Returns:

@@ -15,7 +15,7 @@ from dpjax.mechanisms.noise import Gaussian
 from dpjax.sampling import Sampler
 from dpjax.transforms.aggregate import check_rows, clipped_sum
 from dpjax.transforms.checks import check_updates
-from dpjax.transforms.gaussian import Draws
+from dpjax.transforms.gaussian import UpdateSampling
 from dpjax.transforms.noise import (
     NoiseState,
     NoiseTransformation,
@@ -92,12 +92,12 @@ def next_clip_norm(
     >>> round(float(next_clip_norm(1.0, 1.0, quantile=0.5, rate=0.2)), 3)
     0.905
     """
-    moved = jnp.asarray(clip_norm) * jnp.exp(-rate * (jnp.asarray(fraction) - quantile))
-    return jnp.clip(moved, _SMALLEST, _LARGEST).astype(jnp.float32)
+    following = jnp.asarray(clip_norm) * jnp.exp(-rate * (jnp.asarray(fraction) - quantile))
+    return jnp.clip(following, _SMALLEST, _LARGEST).astype(jnp.float32)
 
 
-def _check_places(draws: Draws) -> None:
-    if draws.any_order:
+def _check_places(draws: UpdateSampling) -> None:
+    if draws.permutation_invariant:
         raise ValueError(
             f"under {draws.relation!r} a record shifts those behind it, whose norms may then round "
             "to the other side of the clip norm, so that the count jumps. Use relation='zero_out', "
@@ -162,15 +162,15 @@ def adaptive_clip_and_noise(
     if not 1e-20 <= first <= 1e20:
         raise ValueError(f"initial_clip_norm must be from 1e-20 to 1e20, got {first!r}.")
     quantile, rate = _validate.open_unit("quantile", quantile), _validate.positive("rate", rate)
-    draws = Draws(sampler, relation)
+    draws = UpdateSampling(sampler, relation)
     _check_places(draws)
     expected = draws.expected
     sigma = expected * _COUNT_STDDEV if count_stddev is None else count_stddev
     own_multiplier = gradient_multiplier(noise_multiplier, sigma)
-    one, slack = draws.moved(1.0), draws.slack(any_order=False)
-    moved = one * expected
+    one, rounding_error = draws.sensitivity(1.0), draws.rounding_error(permutation_invariant=False)
+    on_sum = one * expected
     # Standard deviations on the sums, the gradient's in units of C.
-    gradient_noise, count_noise = own_multiplier * moved * (1 + slack), sigma * moved
+    gradient_noise, count_noise = own_multiplier * on_sum * (1 + rounding_error), sigma * on_sum
     parts = {"gradient over clip norm": gradient_noise, "fraction": count_noise}
     components = tuple((name, stddev / expected) for name, stddev in parts.items())
 
@@ -194,13 +194,13 @@ def adaptive_clip_and_noise(
         check_updates(updates, params, extra)
         check_rows(updates, params)
         draws.check(updates, mask)
-        (key, taken), clip = state.noise, state.clip_norm
-        total, balance = clipped_sum(on_device(updates), (clip,), mask, any_order=False)
+        (key, used), clip = state.noise, state.clip_norm
+        total, balance = clipped_sum(on_device(updates), (clip,), mask, permutation_invariant=False)
         stddev = clip * gradient_noise  # noise is drawn with eight units of the last place more
         noisy = add_noise(Gaussian(), leaf_keys(state.noise, "adaptive_gradient"), total, stddev)
-        own = derive(key, "adaptive_count", taken)
+        own = derive(key, "adaptive_count", used)
         count = add_noise(Gaussian(), lambda _: own, balance / 2, count_noise)
         following = next_clip_norm(clip, count / expected + 0.5, quantile=quantile, rate=rate)
-        return noisy, AdaptiveState(NoiseState(key, taken + 1), following)
+        return noisy, AdaptiveState(NoiseState(key, used + 1), following)
 
     return NoiseTransformation(init, update, event)

@@ -32,7 +32,7 @@ class ClippingTransformation(optax.GradientTransformationExtraArgs):
 
     clip_norm: float
     """The bound on one record's gradient, over all leaves."""
-    any_order: bool
+    permutation_invariant: bool
     """Whether blocks of rows are added in float64."""
 
     def __new__(
@@ -40,21 +40,23 @@ class ClippingTransformation(optax.GradientTransformationExtraArgs):
         init: Callable[..., Any],
         update: Callable[..., Any],
         clip_norm: float,
-        any_order: bool = False,
+        permutation_invariant: bool = False,
     ) -> "ClippingTransformation":
         """Makes the pair that optax reads, with the bound beside it."""
         check_callers(making=True)
         made = super().__new__(cls, init, update)
-        made.clip_norm, made.any_order = clip_norm, any_order
+        made.clip_norm, made.permutation_invariant = clip_norm, permutation_invariant
         return made
 
     def sensitivity(self, relation: Relation, *, rows: int) -> float:
         """Returns how far one record moves the sum of at most ``rows`` rows, rounding included."""
-        return float(rounding.sum_sensitivity(self.clip_norm, relation, rows, self.any_order))
+        return float(
+            rounding.sum_sensitivity(self.clip_norm, relation, rows, self.permutation_invariant)
+        )
 
 
 def clip_and_sum(
-    clip_norm: float | PyTree, *, per_layer: bool = False, any_order: bool = False
+    clip_norm: float | PyTree, *, per_layer: bool = False, permutation_invariant: bool = False
 ) -> ClippingTransformation:
     """Returns a transformation from per-example gradients to the sum of them, each clipped.
 
@@ -66,8 +68,8 @@ def clip_and_sum(
         also a pytree like the parameters, with the bound of each leaf.
       per_layer: clip every leaf by a factor of its own: to C / sqrt(L), L the number of leaves, or
         to the bounds given.
-      any_order: add in float64, for neighbours whose common rows lie elsewhere, as under
-        ``add_or_remove_one``; without it that relation costs more slack.
+      permutation_invariant: add in float64, for neighbours whose common rows lie elsewhere, as
+        under ``add_or_remove_one``; without it that relation costs more slack.
 
     Returns:
       A ``ClippingTransformation``. Updates that arrive have a leading axis of records, as
@@ -112,9 +114,11 @@ def clip_and_sum(
     ) -> tuple[PyTree, optax.EmptyState]:
         check_updates(updates, params, extra)
         check_rows(updates, params)
-        return clipped_sum(on_device(updates), norms_of(updates), mask, any_order)[0], state
+        return clipped_sum(on_device(updates), norms_of(updates), mask, permutation_invariant)[
+            0
+        ], state
 
-    return ClippingTransformation(init, update, joint, any_order)
+    return ClippingTransformation(init, update, joint, permutation_invariant)
 
 
 def divide_by(divisor: float) -> optax.GradientTransformation:
@@ -144,9 +148,12 @@ def divide_by(divisor: float) -> optax.GradientTransformation:
     return optax.stateless_with_tree_map(lambda update, _: update / number)
 
 
-@functools.partial(jax.jit, static_argnames=("any_order",))
+@functools.partial(jax.jit, static_argnames=("permutation_invariant",))
 def clipped_sum(
-    rows: PyTree, norms: tuple[Array | float, ...], mask: Array | None, any_order: bool = False
+    rows: PyTree,
+    norms: tuple[Array | float, ...],
+    mask: Array | None,
+    permutation_invariant: bool = False,
 ) -> tuple[PyTree, Array]:
     """Returns the sum of clipped rows, and how many more were within their bounds than were not.
 
@@ -174,7 +181,7 @@ def clipped_sum(
         keep = chunk.fresh if mask is None else chunk.fresh & chunk.of(mask)
         factors, smallest = _factors(parts, norms, keep)
         sums = [
-            rounding.block_products(blocks(factor), blocks(part), any_order, axis=1)
+            rounding.block_products(blocks(factor), blocks(part), permutation_invariant, axis=1)
             for factor, part in zip(factors, parts, strict=True)
         ]
         side = jnp.where(smallest == 1, 1, jnp.where(smallest > 0, -1, 0))

@@ -27,14 +27,14 @@ from dpjax.transforms.noise import (
 
 
 @dataclasses.dataclass(frozen=True)
-class Draws:
+class UpdateSampling:
     """A sampler that draws the records of each update anew, under a relation.
 
     Raises:
       ValueError: for anything else than a sampler, or one that reads each record once.
 
     >>> from dpjax.sampling import full_batch
-    >>> Draws(full_batch(417), "add_or_remove_one").any_order
+    >>> UpdateSampling(full_batch(417), "add_or_remove_one").permutation_invariant
     True
     """
 
@@ -47,7 +47,7 @@ class Draws:
                 "sampler must be one of dpjax.sampling, such as poisson(...), got "
                 f"{_validate.shown(self.sampler)}."
             )
-        if self.sampler.by_place:
+        if self.sampler.by_position:
             raise ValueError(
                 "a single pass over the records does not sample at each step; use add_tree_noise "
                 "for it, or sampler=poisson(...)."
@@ -59,31 +59,30 @@ class Draws:
         return float(self.sampler.expected)
 
     @property
-    def any_order(self) -> bool:
+    def permutation_invariant(self) -> bool:
         """Whether rows are to be added in float64, since neighbours may have them elsewhere."""
         return not keeps_positions(self.relation)
 
-    def slack(self, any_order: bool) -> float:
-        """Returns ``rounding.sum_slack`` and ``rounding.shift_slack`` for the sums of one draw.
+    def rounding_error(self, permutation_invariant: bool) -> float:
+        """Returns the sum's and the shift's rounding error for one draw, see ``rounding``.
 
         Under ``add_or_remove_one`` n is private and may be more than was declared: there rounding
         is charged for twice the rows, and is within its bound up to twice the declared n.
 
         Args:
-          any_order: whether the rows were added in float64, as those of a chain are, and those of
-            a sum that was made elsewhere need not be.
+          permutation_invariant: whether the rows were added in float64, as those of a chain are,
+            and those of a sum that was made elsewhere need not be.
 
         >>> from dpjax.sampling import full_batch
-        >>> print(f"{Draws(full_batch(417), 'add_or_remove_one').slack(any_order=True):.5f}")
+        >>> draws = UpdateSampling(full_batch(417), "add_or_remove_one")
+        >>> print(f"{draws.rounding_error(permutation_invariant=True):.5f}")
         0.00030
         """
-        rows = (
-            self.sampler.capacity if keeps_positions(self.relation) else 2 * self.sampler.capacity
-        )
-        slack = rounding.sum_slack(rows, self.relation, any_order)
-        return slack + rounding.shift_slack(rows, self.relation)
+        rows = self.sampler.max_batch_size * (1 if keeps_positions(self.relation) else 2)
+        rounding_error = rounding.sum_rounding_error(rows, self.relation, permutation_invariant)
+        return rounding_error + rounding.shift_rounding_error(rows, self.relation)
 
-    def moved(self, record_norm: float) -> float:
+    def sensitivity(self, record_norm: float) -> float:
         """Returns what the noise multiplier is relative to, on the mean, see ``Sampler.scale``."""
         return float(self.sampler.scale(record_norm, self.relation))
 
@@ -102,11 +101,11 @@ class Draws:
         rows = jnp.shape(jax.tree.leaves(updates)[0])[0]
         # A batch from more records than declared has several times the slots; to refuse it would
         # tell.
-        private = self.any_order and rows % self.sampler.capacity == 0
-        if rows > self.sampler.capacity and not private:
+        private = self.permutation_invariant and rows % self.sampler.max_batch_size == 0
+        if rows > self.sampler.max_batch_size and not private:
             raise ValueError(
                 "got gradients of more records than the sampler draws, "
-                f"{self.sampler.capacity} at most; pass those of one draw."
+                f"{self.sampler.max_batch_size} at most; pass those of one draw."
             )
         if mask is None:
             raise ValueError(
@@ -165,14 +164,14 @@ def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
         sampler: Sampler | None = None,
         dimension: int = NUMBERS,
     ) -> Event:
-        draws = Draws(FullBatch(1) if sampler is None else sampler, relation)
+        draws = UpdateSampling(FullBatch(1) if sampler is None else sampler, relation)
         one = _validate.positive("sensitivity", sensitivity) / records_moved(relation)
-        moved = draws.moved(one * draws.expected)
+        sensitivity = draws.sensitivity(one * draws.expected)
         return draws.event(
             "updates",
             steps,
-            sensitivity=moved,
-            noise_multiplier=stddev / moved,
+            sensitivity=sensitivity,
+            noise_multiplier=stddev / sensitivity,
             components=(("updates", stddev),),
             noise_draws=dimension,
         )
@@ -253,19 +252,21 @@ def noisy_mean(
             "per_layer=True clips here and needs per_example=True; for a sum that was clipped by "
             "layer elsewhere, pass the root of the sum of its squared bounds as clip_norm."
         )
-    draws = Draws(sampler, relation)
+    draws = UpdateSampling(sampler, relation)
     multiplier = _validate.positive("noise_multiplier", noise_multiplier)
-    total = clip_and_sum(clip_norm, per_layer=per_layer, any_order=draws.any_order)
-    slack = draws.slack(total.any_order and per_example)
-    moved = draws.moved(total.clip_norm * (1 + slack))
+    total = clip_and_sum(
+        clip_norm, per_layer=per_layer, permutation_invariant=draws.permutation_invariant
+    )
+    rounding_error = draws.rounding_error(total.permutation_invariant and per_example)
+    sensitivity = draws.sensitivity(total.clip_norm * (1 + rounding_error))
 
     def event(steps: int, dimension: int = NUMBERS) -> Event:
         return draws.event(
             "gradient",
             steps,
-            sensitivity=moved,
+            sensitivity=sensitivity,
             noise_multiplier=multiplier,
-            components=(("gradient", multiplier * moved),),
+            components=(("gradient", multiplier * sensitivity),),
             noise_draws=dimension,
         )
 

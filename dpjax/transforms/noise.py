@@ -33,7 +33,7 @@ class NoiseState(NamedTuple):
     """
 
     key: Array
-    taken: Array
+    count: Array
     """Number of updates so far, int32."""
 
 
@@ -77,7 +77,7 @@ def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
 
     ``purpose`` is a fixed word, such as the name of the noise.
     """
-    own = derive(state.key, purpose, state.taken)
+    own = derive(state.key, purpose, state.count)
     return lambda i: fold(own, jnp.uint32([i]))
 
 
@@ -114,7 +114,7 @@ def adding(
         updates: PyTree, state: NoiseState, params: PyTree | None = None, **extra: Any
     ) -> tuple[PyTree, NoiseState]:
         check_updates(updates, params, extra)
-        return add(state, updates), NoiseState(state.key, state.taken + 1)
+        return add(state, updates), NoiseState(state.key, state.count + 1)
 
     return NoiseTransformation(init, update, event)
 
@@ -189,7 +189,7 @@ def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
 
     def add(state: NoiseState, updates: PyTree) -> PyTree:
         stddev = of_coordinate(sum(map(jnp.size, jax.tree.leaves(updates))))
-        own = derive(state.key, "ball_noise", state.taken)
+        own = derive(state.key, "ball_noise", state.count)
         return add_noise(Ball(), lambda _: own, updates, stddev)
 
     def event(
@@ -267,7 +267,7 @@ def add_tree_noise(
     def add(state: NoiseState, updates: PyTree) -> PyTree:
         # All increments share one key for each leaf.
         return add_noise(
-            Prefix(of=noise, leaf=state.taken),
+            Prefix(of=noise, leaf=state.count),
             lambda i: derive(state.key, "tree_noise", i),
             updates,
             stddev,
@@ -283,15 +283,15 @@ def add_tree_noise(
     ) -> Event:
         if _validate.positive_int("steps", steps) > noise.horizon:
             raise ValueError(f"steps={steps} are past the horizon of {noise.horizon} updates.")
-        moved = _validate.positive("sensitivity", sensitivity) * noise.sensitivity
+        on_mean = _validate.positive("sensitivity", sensitivity) * noise.sensitivity
         n = _validate.positive_int("data_size", data_size)
         return event_of(
             "updates",
             1,
             sampler=SinglePass(n, 0, n),
             relation=relation,
-            sensitivity=moved,
-            noise_multiplier=stddev / moved,
+            sensitivity=on_mean,
+            noise_multiplier=stddev / on_mean,
             components=(("updates", stddev),),
             noise_draws=steps * dimension,
         )

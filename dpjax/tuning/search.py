@@ -23,7 +23,7 @@ from dpjax.driver.asking import check_questions
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.loop import describe
 from dpjax.driver.prepare import Training, prepare, starting_point
-from dpjax.driver.resume import Kept, unless_unwritable
+from dpjax.driver.resume import RunFiles, unless_unwritable
 from dpjax.mechanisms.used_keys import claimed
 from dpjax.placement.stream import is_streamed
 from dpjax.tuning import trials as _trials
@@ -174,7 +174,7 @@ def run_plan(
     training = prepare(chosen.algorithms[0], data, root, params, seeded=seed is not None)
     for other in chosen.algorithms[1:]:  # of one structure, but each with its own event
         check_questions(other, training.examples, training.params)
-    kept = Kept(None, ledger, label, part).named(training.data)
+    kept = RunFiles(None, ledger, label, part).named(training.data)
     with claimed(root, ADVICE), _booked(chosen, kept, training):
         best = _search(chosen, training, limit, progress)
     setting = int(best.setting)
@@ -231,7 +231,7 @@ def _longer(step: int, seconds: float) -> int:
 
 
 @contextlib.contextmanager
-def _booked(chosen: SearchPlan, kept: Kept, training: Training) -> Iterator[None]:
+def _booked(chosen: SearchPlan, kept: RunFiles, training: Training) -> Iterator[None]:
     """Writes the search into the ledger before it begins, and its end after it."""
     with contextlib.ExitStack() as stack:
         if (book := kept.opened(stack)) is None:

@@ -168,6 +168,6 @@ def rounds_of(algorithms: Sequence[Algorithm]) -> int:
 
 def _bind(
     stacked: Algorithm, key: Array, setting: Array, records: PyTree, params: Params
-) -> loop.Bound:
+) -> loop.BoundAlgorithm:
     algorithm = jax.tree.map(lambda leaf: leaf[setting], stacked)
     return loop.bind_training(algorithm, records, key, params)

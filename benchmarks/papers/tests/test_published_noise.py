@@ -33,8 +33,8 @@ def test_dp_tr_has_algorithm_1_s_noise_and_less_epsilon_than_it_claims(eps, mult
     log = math.log(1 / delta)
     phi = (math.sqrt(eps + log) - math.sqrt(log)) ** 2
     # times what rounding adds to the sensitivity 2 G / n.
-    variance = 4 * 40 / (35_000**2 * phi) * (1 + gradient.slack / 2) ** 2
-    assert 0 < gradient.slack < 0.0021
+    variance = 4 * 40 / (35_000**2 * phi) * (1 + gradient.rounding_error / 2) ** 2
+    assert 0 < gradient.rounding_error < 0.0021
     lipschitz, smoothness, _ = objective.constants
     assert gradient.stddev**2 == pytest.approx(lipschitz**2 * variance, rel=1e-5)
     assert hessian.stddev**2 == pytest.approx(p * smoothness**2 * variance, rel=1e-5)
@@ -75,9 +75,11 @@ def test_dp_str_has_the_factor_that_its_formula_lost():
     assert gradient.stddev == pytest.approx(stddev, rel=1e-6)
     assert hessian.stddev == pytest.approx(stddev * math.sqrt(P) / 4, rel=1e-6)
     assert not hessian.isometric
-    assert {r.sampling for r in algorithm.event.releases} == {"fixed_size"}
+    assert {r.sampling for r in algorithm.event.releases} == {"without_replacement"}
     assert algorithm.epsilon() < 0.1  # far more than it needs
-    ours = dpjax.dp_stochastic_trust_region(objective, REPLACE, **how, sampling="fixed_size")
+    ours = dpjax.dp_stochastic_trust_region(
+        objective, REPLACE, **how, sampling="without_replacement"
+    )
     assert gradient.stddev / ours.queries[0].stddev > 17
     x = np.random.default_rng(0).normal(size=(N, P)).astype(np.float32)
     x /= np.linalg.norm(x, axis=1, keepdims=True)

@@ -64,18 +64,18 @@ class ExactAnchorQuery(Query):
         """What a record that is not drawn adds, over ``bound``, rounding of both included."""
         # Not in float32, in which a leaf may be: epsilon would come back a digit larger.
         share = float(self.divisor) / self.data_size
-        alone = share * (1 + self.slack_of(self.data_size))
+        alone = share * (1 + self.rounding_error_of(self.data_size))
         # A record that shifts others makes a batch round otherwise even where it is not drawn.
-        alone += 2 * self._batch_slack if self.any_order else 0.0
+        alone += 2 * self._batch_slack if self.permutation_invariant else 0.0
         return alone / ((2 + share) * (1 + self._slack_at(share)))
 
     @property
-    def slack(self) -> Any:
+    def rounding_error(self) -> Any:
         """What rounding adds to the distance of neighbouring sums, in contributions."""
         return self._slack_at(self._share)
 
     def _slack_at(self, share: Any) -> Any:
-        whole = self.slack_of(self.data_size)
+        whole = self.rounding_error_of(self.data_size)
         return (2 * self._batch_slack + share * whole) / (2 + share)
 
     @property
@@ -125,7 +125,9 @@ class ExactAnchorQuery(Query):
     @property
     def _clipped(self):
         return clipped_grad(
-            self.objective.data_term, clip_norm=self.clip_norm, any_order=self.any_order
+            self.objective.data_term,
+            clip_norm=self.clip_norm,
+            permutation_invariant=self.permutation_invariant,
         )
 
     @property
@@ -134,7 +136,7 @@ class ExactAnchorQuery(Query):
 
     @property
     def _batch_slack(self) -> float:
-        return self.slack_of(self.sampler.capacity)
+        return self.rounding_error_of(self.sampler.max_batch_size)
 
 
 @dpjax.pytree_dataclass
@@ -171,7 +173,7 @@ class ExactAnchor(SvrgEpochs):
         # Of the two gradients that an answer takes the anchor takes one.
         return Evaluations(*(of + all_of // 2 for of, all_of in zip(steps, whole, strict=True)))
 
-    def estimate(self, state, renew, ask):
+    def estimate(self, state, refresh, ask):
         """Returns v_t; nothing is released at the anchor."""
         return state.gradient, ask(self.query, state.params, anchor=state.anchor)
 

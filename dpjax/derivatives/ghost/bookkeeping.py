@@ -51,7 +51,7 @@ class Reading(NamedTuple):
         return any(part.saves for part in self.parts)
 
 
-def read(loss: Loss, params: Params, batch: PyTree, any_order: bool = False) -> Reading:
+def read(loss: Loss, params: Params, batch: PyTree, permutation_invariant: bool = False) -> Reading:
     """Returns how to compute the gradient of ``loss``; arguments as in ``part_of``.
 
     >>> reading = read(lambda w, x: jnp.tanh(x @ w).sum(), jnp.zeros((3, 2)), jnp.zeros((5, 3)))
@@ -67,21 +67,21 @@ def read(loss: Loss, params: Params, batch: PyTree, any_order: bool = False) -> 
         i: [(k, x) for k, x in enumerate(plan.layers) if x.leaf == i] for i in range(len(leaves))
     }
     parts = tuple(
-        part_of(i, leaf.shape, uses[i] if i not in plan.copied else None, any_order)
+        part_of(i, leaf.shape, uses[i] if i not in plan.copied else None, permutation_invariant)
         for i, leaf in enumerate(leaves)
     )
     # Each value about once forward and once backward.
     return Reading(plan, parts, 2 * plan.numbers + sum(part.numbers for part in parts))
 
 
-@functools.partial(jax.jit, static_argnames=("loss", "any_order", "rows"))
+@functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant", "rows"))
 def gradient_sum(
     loss: Loss,
     params: Params,
     batch: PyTree,
     mask: Array | None,
     clip_norm: Array | float,
-    any_order: bool,
+    permutation_invariant: bool,
     rows: int,
 ) -> Expansion:
     """Returns the sum (p,) of clipped gradients.
@@ -92,14 +92,17 @@ def gradient_sum(
     Privacy: NOT a mechanism: it is exact.
     """
     n = common_length(batch, mask)
-    reading, dtype = read(loss, params, batch, any_order), wide_dtype(params)
+    reading, dtype = read(loss, params, batch, permutation_invariant), wide_dtype(params)
 
     def contribution(chunk: Chunk, size: int) -> list[Array]:
         records, keep = rows_of(chunk, batch, mask, n)
         squares, arrays = measured(loss, reading, params, records, chunk, dtype)
         factors = clipping.factors(squares, clip_norm, keep, dtype)
         both = zip(reading.parts, arrays, factors, strict=True)
-        return [part.weighted(of_part, factor, size, any_order) for part, of_part, factor in both]
+        return [
+            part.weighted(of_part, factor, size, permutation_invariant)
+            for part, of_part, factor in both
+        ]
 
     norms = jnp.broadcast_to(clip_norm, len(reading.parts))
     summands = [Summand(part.shape, dtype, norms[i]) for i, part in enumerate(reading.parts)]
@@ -158,12 +161,12 @@ def part_of(
     leaf: int,
     shape: tuple[int, ...],
     used: list[tuple[int, layers.Layer]] | None,
-    any_order: bool,
+    permutation_invariant: bool,
 ) -> Part:
     """Returns the cheapest ``Part`` for one parameter.
 
     ``used`` are the layers that use it, with their numbers; None if every record has a copy. The
-    smaller charge for rounding of ``any_order`` does not cover sums over positions.
+    smaller charge for rounding of ``permutation_invariant`` does not cover sums over positions.
     """
     if not used:
         return Materialized(leaf, shape)
@@ -173,7 +176,7 @@ def part_of(
     fields = (leaf, shape, tuple(used))
     if rule.positions == 1 and not isinstance(rule, Lookup):
         return Rank1(*fields)
-    if any_order:
+    if permutation_invariant:
         return Materialized(*fields)
     if isinstance(rule, Lookup):
         return Embedding(*fields)

@@ -42,9 +42,9 @@ class GhostNorm(Part):
             return _guarded(square, jnp.sum(lengths, axis=1), terms, bad)
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
-        del any_order
+        del permutation_invariant
         left, right = (blocks(part, size=size) for part in arrays)
         with jax.enable_x64(True):
             factors = float64(blocks(factors, size=size))[..., None, None]
@@ -81,9 +81,9 @@ class Embedding(Part):
             return _guarded(square, largest, terms, bad)
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
-        del any_order
+        del permutation_invariant
         index, right = (blocks(part, size=size) for part in arrays)
 
         def added(index: Array, rows: Array) -> Array:

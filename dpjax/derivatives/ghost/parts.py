@@ -76,7 +76,7 @@ class Part:
         raise NotImplementedError
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
         """Returns the sums of gradients times factors, one for each block of ``size`` records."""
         raise NotImplementedError
@@ -134,10 +134,10 @@ class Materialized(Part):
         return clipping.square_norms(arrays[0])
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
         return rounding.block_products(
-            blocks(factors, size=size), blocks(arrays[0], size=size), any_order, axis=1
+            blocks(factors, size=size), blocks(arrays[0], size=size), permutation_invariant, axis=1
         )
 
     def finish(self, total: Array) -> Array:
@@ -169,12 +169,12 @@ class Rank1(Part):
             return jnp.where(bad, jnp.inf, left * right)
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, any_order: bool
+        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
         left, right = arrays
         scaled = factors[:, None] * right
         # Subnormal products are coarse enough to exceed C where hardware keeps them.
         scaled = jnp.where(jnp.abs(scaled) < jnp.finfo(scaled.dtype).tiny, 0, scaled)
         return rounding.block_outer_products(
-            blocks(left, size=size), blocks(scaled, size=size), any_order
+            blocks(left, size=size), blocks(scaled, size=size), permutation_invariant
         )

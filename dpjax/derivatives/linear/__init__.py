@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array
 from dpjax._wide import Expansion
-from dpjax.derivatives.linear import records, sums, units
+from dpjax.derivatives.linear import scaled_rows, sums, units
 from dpjax.objectives.linear import LinearLoss, linear_of
 from dpjax.placement.stream import Streamed
 
@@ -23,7 +23,7 @@ def clipped_sums(
     mask: Any,
     weights: tuple[Any, Any],
     clip_norm: Real[Array, ""] | float,
-    any_order: bool,
+    permutation_invariant: bool,
 ) -> tuple[Expansion | None, Expansion | None] | None:
     """Returns the sums of gradients (k,) and of Hessians (k, k), clipped by one factor a record.
 
@@ -34,7 +34,7 @@ def clipped_sums(
       mask: (n,) bool, or None.
       weights: w_g and w_h; None asks for no such sum.
       clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one record.
-      any_order: as in ``rounding.block_products``.
+      permutation_invariant: as in ``rounding.block_products``.
 
     Returns:
       Both sums, None for one without a weight; None alone if there is no closed form.
@@ -48,24 +48,24 @@ def clipped_sums(
     }
     linear = linear_of(loss)
     if linear is None:
-        found = units.prepared(loss, batch, mask, any_order)
+        found = units.prepared(loss, batch, mask, permutation_invariant)
         return None if found is None else units.unit_sums(*found, jnp.asarray(params), **given)
     of_records = sums.output_sums if linear.outputs > 1 else sums.score_sums
     rows, params = prepared(linear, batch, mask), jnp.asarray(params)
-    return of_records(linear, rows, params, **given, any_order=any_order)
+    return of_records(linear, rows, params, **given, permutation_invariant=permutation_invariant)
 
 
-def prepared(linear: LinearLoss, batch: PyTree, mask: Any) -> records.Linear:
+def prepared(linear: LinearLoss, batch: PyTree, mask: Any) -> scaled_rows.Linear:
     """Returns the records of a batch in the layout of the closed forms.
 
     Raises:
       ValueError: for a mask beside records that are prepared.
     """
-    if isinstance(batch, records.Linear):
+    if isinstance(batch, scaled_rows.Linear):
         if mask is not None:
             raise ValueError("prepared records take no mask; pass it to prepare.")
         return batch
     if isinstance(batch, Streamed):
         assert mask is None  # of all records none is masked
-        return records.streamed(batch, labels=linear.labels)
-    return records.prepare(batch, mask, labels=linear.labels)
+        return scaled_rows.streamed(batch, labels=linear.labels)
+    return scaled_rows.prepare(batch, mask, labels=linear.labels)

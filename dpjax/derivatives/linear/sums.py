@@ -16,7 +16,7 @@ from dpjax._wide import Expansion, float64
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import Chunk, compute_once
 from dpjax.derivatives.integers import Summand
-from dpjax.derivatives.linear.records import Linear, PreparedLinear
+from dpjax.derivatives.linear.scaled_rows import Linear, PreparedLinear
 from dpjax.objectives.linear import LinearLoss
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Weights = tuple[Any, Any]
 """Those of gradient and Hessian in the joint norm; None for one that is not asked."""
 
 
-@functools.partial(jax.jit, static_argnames=("linear", "any_order"))
+@functools.partial(jax.jit, static_argnames=("linear", "permutation_invariant"))
 def score_sums(
     linear: LinearLoss,
     records: Linear,
@@ -39,7 +39,7 @@ def score_sums(
     gradient_weight: Real[Array, ""] | float | None,
     hessian_weight: Real[Array, ""] | float | None,
     clip_norm: Real[Array, ""] | float,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
 ) -> tuple[Float[Expansion, " p"] | None, Float[Expansion, "p p"] | None]:
     """Returns the sums of gradients and Hessians of a loss of one score, clipped jointly.
 
@@ -56,14 +56,14 @@ def score_sums(
       gradient_weight: w_g; None without a gradient.
       hessian_weight: w_h; None without a Hessian.
       clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one record.
-      any_order: as in ``rounding.block_products``.
+      permutation_invariant: as in ``rounding.block_products``.
 
     Returns:
       Sums (p,) and (p, p), or None, in natural units.
 
     Privacy: one record moves (g / w_g, svec(H) / w_h) by at most ``clip_norm``.
 
-    >>> from dpjax.derivatives.linear.records import prepare
+    >>> from dpjax.derivatives.linear.scaled_rows import prepare
     >>> from dpjax.objectives.linear import Margin
     >>> records = prepare((jnp.eye(2), jnp.ones(2)))
     >>> g, h = score_sums(Margin(lambda m: m**2 / 2 - m), records, jnp.zeros(2),
@@ -79,14 +79,16 @@ def score_sums(
 
     def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Any:
         def scalars() -> tuple[Array, Array]:
-            slope, curve = one_score(r * inner(params.astype(z.dtype), z, any_order), label)
+            slope, curve = one_score(
+                r * inner(params.astype(z.dtype), z, permutation_invariant), label
+            )
             fresh = chunk.fresh[:, None]  # of the others the scalars are 0
             return jnp.where(fresh, slope * r, 0), jnp.where(fresh, curve * r * r, 0)
 
         first, second = compute_once(chunk, scalars)
         factor = _score_factor(first, second, norms, clip_norm)
         if hessian_weight is None:
-            return rounding.block_products(z, times(factor, first), any_order)
+            return rounding.block_products(z, times(factor, first), permutation_invariant)
         no_gradient = gradient_weight is None
         for_gradient = jnp.zeros_like(second) if no_gradient else times(factor, first)
         left = z * times(factor, second)[:, None]
@@ -94,7 +96,7 @@ def score_sums(
         # The gradient rides along as one more row of the weighted product.
         rows[0] = jnp.concatenate([rows[0], for_gradient[:, None]], axis=1)
         return [
-            rounding.block_products(some, z[:, start:], any_order)
+            rounding.block_products(some, z[:, start:], permutation_invariant)
             for some, start in zip(rows, starts, strict=True)
         ]
 
@@ -161,10 +163,10 @@ def times(
 
 
 def inner(
-    params: Float[Array, " p"], z: Float[Array, "blocks p rows"], any_order: bool
+    params: Float[Array, " p"], z: Float[Array, "blocks p rows"], permutation_invariant: bool
 ) -> Float[Array, "blocks rows"]:
     """Returns the inner products of ``params`` with the columns of ``z``."""
-    if not any_order:
+    if not permutation_invariant:
         return jnp.einsum("p,bpr->br", params, z, precision=EXACT)
     # In float64 the order of a batched product, which may depend on the position, rounds away.
     dimensions = (((0,), (1,)), ((), ()))
@@ -173,7 +175,7 @@ def inner(
         return lax.convert_element_type(product, z.dtype)
 
 
-@functools.partial(jax.jit, static_argnames=("linear", "any_order"))
+@functools.partial(jax.jit, static_argnames=("linear", "permutation_invariant"))
 def output_sums(
     linear: LinearLoss,
     records: Linear,
@@ -182,7 +184,7 @@ def output_sums(
     gradient_weight: Real[Array, ""] | float | None,
     hessian_weight: Real[Array, ""] | float | None,
     clip_norm: Real[Array, ""] | float,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
 ) -> tuple[Float[Expansion, " k"] | None, Float[Expansion, "k k"] | None]:
     """Returns the sums (k,) and (k, k) that ``score_sums`` returns, for a loss of K scores.
 
@@ -199,7 +201,9 @@ def output_sums(
 
     def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Array:
         def coefficients() -> list[Array]:
-            both = zip(derivatives(linear, weights, z, r, label, any_order), norms, strict=True)
+            both = zip(
+                derivatives(linear, weights, z, r, label, permutation_invariant), norms, strict=True
+            )
             return [clipping.sanitize_nonfinite(part) for part, norm in both if norm is not None]
 
         parts = compute_once(chunk, coefficients)
@@ -209,7 +213,7 @@ def output_sums(
             weighted: Any = zip(parts, (w for w in norms if w is not None), strict=True)
             return clipping.clip_factors(clip_norm, *weighted, keep=fresh)
 
-        return products(chunk, z, parts, factors, outputs, norms, any_order)
+        return products(chunk, z, parts, factors, outputs, norms, permutation_invariant)
 
     total = records.sum(contribution, summand(outputs, p, dtype, norms, clip_norm))
     return split(total, outputs, norms)
@@ -222,7 +226,7 @@ def products(
     factors: Callable[[], Float[Array, " records"]],
     outputs: int,
     norms: Weights,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
 ) -> Float[Array, "blocks _ p"]:
     """Returns for each block the sums of what ``split`` takes apart.
 
@@ -244,8 +248,8 @@ def products(
     if square:
         last = (last[:, :, None] * z[:, None]).reshape(blocks, -1, rows)
     if outputs == 1 and not square:  # the gradient alone: a product with a vector
-        return rounding.block_products(z, last[:, 0], any_order)[:, None]
-    return rounding.block_products(jnp.concatenate([last, *left], axis=1), z, any_order)
+        return rounding.block_products(z, last[:, 0], permutation_invariant)[:, None]
+    return rounding.block_products(jnp.concatenate([last, *left], axis=1), z, permutation_invariant)
 
 
 def summand(
@@ -287,23 +291,23 @@ def derivatives(
     z: Float[Array, "blocks p rows"],
     r: Float[Array, "blocks rows"],
     label: Float[Array, "blocks rows"] | None,
-    any_order: bool = False,
+    permutation_invariant: bool = False,
 ) -> tuple[Float[Array, "records outputs"], Float[Array, "records _"]]:
     """Returns psi' r (records, K) and psi'' r^2 (records, K K) of each record."""
     count, outputs = r.size, linear.outputs
     if outputs == 1:
-        scores = r * inner(weights[0], z, any_order)
+        scores = r * inner(weights[0], z, permutation_invariant)
     else:
-        scores = r[..., None] * _scores(weights, z, any_order)
+        scores = r[..., None] * _scores(weights, z, permutation_invariant)
     slope, curve = jax.vmap(jax.vmap(linear.derivatives))(scores, label)
     radius = r.reshape(count, 1)
     slope, curve = slope.reshape(count, outputs), curve.reshape(count, -1)
     return slope * radius, curve * radius * radius
 
 
-def _scores(weights: Array, z: Array, any_order: bool) -> Array:
+def _scores(weights: Array, z: Array, permutation_invariant: bool) -> Array:
     """Inner products (blocks, rows, K) of the rows of ``weights`` with the columns of ``z``."""
-    if not any_order:
+    if not permutation_invariant:
         return jnp.einsum("kp,bpr->brk", weights, z, precision=EXACT)
     # In float64 the order of a batched product, which may depend on the position, rounds away.
     dimensions = (((1,), (1,)), ((), ()))
@@ -321,14 +325,14 @@ def _square(blocks: Array, outputs: int) -> Array:
     return blocks[place].swapaxes(1, 2).reshape(outputs * p, outputs * p)
 
 
-@functools.partial(jax.jit, static_argnames=("linear", "any_order"))
+@functools.partial(jax.jit, static_argnames=("linear", "permutation_invariant"))
 def score_difference(
     linear: LinearLoss,
     records: Linear,
     params: Float[Array, " p"],
     anchor: Float[Array, " p"],
     bounds: tuple[Real[Array, ""] | float, Float[Array, ""]],
-    any_order: bool = False,
+    permutation_invariant: bool = False,
 ) -> Float[Expansion, " p"]:
     """Returns the sum (p,) of clipped differences of gradients at ``params`` and ``anchor``.
 
@@ -342,7 +346,7 @@ def score_difference(
 
     def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Array:
         def clipped(w: Array) -> tuple[Array, Array]:
-            scores = r * inner(w.astype(z.dtype), z, any_order)
+            scores = r * inner(w.astype(z.dtype), z, permutation_invariant)
             first = one_score(scores, label)[0] * r
             factor = clipping.scalar_factor(jnp.abs(first), clip_norm)
             return times(factor, first), factor > 0
@@ -353,20 +357,20 @@ def score_difference(
 
         change = compute_once(chunk, differences)
         factor = clipping.scalar_factor(jnp.abs(change), bound.astype(z.dtype))
-        return rounding.block_products(z, times(factor, change), any_order)
+        return rounding.block_products(z, times(factor, change), permutation_invariant)
 
     summand = Summand((records.features,), records.dtype, bound)
     return records.sum(contribution, summand)
 
 
-@functools.partial(jax.jit, static_argnames=("linear", "any_order"))
+@functools.partial(jax.jit, static_argnames=("linear", "permutation_invariant"))
 def output_difference(
     linear: LinearLoss,
     records: Linear,
     params: Float[Array, " k"],
     anchor: Float[Array, " k"],
     bounds: tuple[Real[Array, ""] | float, Float[Array, ""]],
-    any_order: bool = False,
+    permutation_invariant: bool = False,
 ) -> Float[Expansion, " k"]:
     """Returns the sum (k,) that ``score_difference`` returns, for a loss of several scores."""
     outputs, p, dtype = linear.outputs, records.features, records.dtype
@@ -378,7 +382,7 @@ def output_difference(
 
         def clipped(w: Array) -> tuple[Array, Array]:
             weights = w.astype(dtype).reshape(outputs, p)
-            slope, _ = derivatives(linear, weights, z, r, label, any_order)
+            slope, _ = derivatives(linear, weights, z, r, label, permutation_invariant)
             slope = clipping.sanitize_nonfinite(slope)
             factors = clipping.clip_factors(clip_norm, (slope, 1.0), keep=fresh)
             return factors[:, None] * slope, factors > 0
@@ -390,7 +394,7 @@ def output_difference(
         change, usable = compute_once(chunk, differences)
         factors = clipping.clip_factors(bound, (change, 1.0), keep=usable)
         left = (factors[:, None] * change).reshape(blocks, rows, outputs).swapaxes(1, 2)
-        return rounding.block_products(left, z, any_order)
+        return rounding.block_products(left, z, permutation_invariant)
 
     total = records.sum(contribution, Summand((outputs, p), dtype, bound))
     return jax.tree.map(lambda term: term.reshape(-1), total)
@@ -403,7 +407,7 @@ def count(records: Linear, flags: Callable[[PreparedLinear], Any]) -> Float[Expa
 
     Privacy: one record moves it by 1 at most.
 
-    >>> from dpjax.derivatives.linear.records import prepare
+    >>> from dpjax.derivatives.linear.scaled_rows import prepare
     >>> records = prepare((2 * jnp.eye(2), jnp.array([1.0, jnp.nan])))
     >>> float(count(records, lambda some: some.radius > 0).leading)
     1.0

@@ -16,7 +16,7 @@ from dpjax._wide import Expansion, float64, wide_dtype
 from dpjax.derivatives import rounding
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_chunks
 from dpjax.derivatives.integers import Summand
-from dpjax.derivatives.linear import records, sums
+from dpjax.derivatives.linear import scaled_rows, sums
 from dpjax.objectives.linear import LinearLoss, Signs
 from dpjax.objectives.units import UnitLoss, is_grouped
 from dpjax.placement.shard import SHARE
@@ -64,7 +64,7 @@ class PreparedUnits:
 
     def of(self, chunk: Chunk) -> tuple[Array, Array, Array]:
         """Returns the directions, radii and weights of a chunk."""
-        z = records.finite(chunk.of(self.directions))
+        z = scaled_rows.finite(chunk.of(self.directions))
         return z, chunk.of(self.radius), chunk.of(self.weight)
 
     def gram_of(self, chunk: Chunk) -> Array:
@@ -72,7 +72,7 @@ class PreparedUnits:
         return chunk.of(self.gram).reshape(self.rows * (self.rows + 1) // 2, -1)
 
 
-def can_prepare(objective: Any, examples: PyTree, any_order: bool) -> bool:
+def can_prepare(objective: Any, examples: PyTree, permutation_invariant: bool) -> bool:
     """Returns whether sums over units have a closed form, by float64 and so on a CPU alone.
 
     Elsewhere the derivatives of each unit are held, and clipped by their own norm.
@@ -80,12 +80,12 @@ def can_prepare(objective: Any, examples: PyTree, any_order: bool) -> bool:
     Args:
       objective: with a loss of linear scores beneath its loss of a unit.
       examples: ``((x, y), present)``, in memory, of at most ``MOST_ROWS`` rows a unit.
-      any_order: whether rows that neighbours share may shift, for which there is none.
+      permutation_invariant: whether rows that neighbours share may shift, for which there is none.
 
     Privacy: reads shapes and dtypes, no value.
     """
     loss = getattr(objective, "loss", objective)
-    if isinstance(examples, Streamed) or any_order or not isinstance(loss, UnitLoss):
+    if isinstance(examples, Streamed) or permutation_invariant or not isinstance(loss, UnitLoss):
         return False
     if jax.default_backend() != "cpu":
         return False
@@ -164,7 +164,7 @@ def prepare_units(
         features, label = x[unit].astype(dtype), y[unit].astype(dtype)
         valid = there[:, None] & present[unit] & kind.accepts(label)
         valid = valid & jnp.all(jnp.isfinite(features), axis=2)
-        directions, radius = records.polar(
+        directions, radius = scaled_rows.polar(
             features.reshape(-1, p), kind.sign(label).ravel(), valid.ravel()
         )
         weight = valid.astype(dtype)
@@ -186,7 +186,7 @@ def prepare_units(
             None if beside is None else by_row(beside),
         )
 
-    return records.stacked(count, at_once, some_blocks)
+    return scaled_rows.stacked(count, at_once, some_blocks)
 
 
 def count_units(units: PreparedUnits) -> Float[Expansion, ""]:
@@ -202,14 +202,14 @@ def count_units(units: PreparedUnits) -> Float[Expansion, ""]:
 
 def _diagonals(rows: int) -> list[int]:
     """Where the diagonals of a Gram matrix begin, of its pairs in their order."""
-    return [apart * rows - apart * (apart - 1) // 2 for apart in range(rows)]
+    return [offset * rows - offset * (offset - 1) // 2 for offset in range(rows)]
 
 
 def _gram(directions: Array) -> Array:
     """Inner products (pairs, units) of (units, K, p), summed in float64."""
     rows = directions.shape[1]
-    first = np.concatenate([np.arange(rows - apart) for apart in range(rows)])
-    second = np.concatenate([np.arange(apart, rows) for apart in range(rows)])
+    first = np.concatenate([np.arange(rows - offset) for offset in range(rows)])
+    second = np.concatenate([np.arange(offset, rows) for offset in range(rows)])
     with jax.enable_x64(True):
         wide = float64(directions)
         product = lax.dot_general(
@@ -320,10 +320,10 @@ def _factors(
             a = a.reshape(rows, count, outputs)
             a = float64(a) * (1 / (float64(clip_norm) * float64(weight)))
             lengths = lengths + jnp.sum(a * a, axis=2)
-            for apart, place in enumerate(_diagonals(rows)):
-                inner = float64(gram[place : place + rows - apart]) ** power
-                pairs = inner * jnp.sum(a[: rows - apart] * a[apart:], axis=2)
-                square = square + (2 if apart else 1) * jnp.sum(pairs, axis=0)
+            for offset, place in enumerate(_diagonals(rows)):
+                inner = float64(gram[place : place + rows - offset]) ** power
+                pairs = inner * jnp.sum(a[: rows - offset] * a[offset:], axis=2)
+                square = square + (2 if offset else 1) * jnp.sum(pairs, axis=0)
         spread = jnp.sum(jnp.sqrt(lengths), axis=0)
         norm = jnp.maximum(jnp.sqrt(jnp.maximum(square, 0)), spread / min(rows, _SPREAD))
         good = norm < jnp.inf  # False for NaN
@@ -333,7 +333,7 @@ def _factors(
 
 
 def prepared(
-    objective: Any, batch: PyTree, mask: Any, any_order: bool
+    objective: Any, batch: PyTree, mask: Any, permutation_invariant: bool
 ) -> tuple[LinearLoss, PreparedUnits] | None:
     """Returns the loss of a score and the units of a batch, or None where there is no closed form.
 
@@ -344,7 +344,7 @@ def prepared(
         if mask is not None:
             raise ValueError("prepared records take no mask; pass it to prepare_units.")
         return getattr(objective, "loss", objective).linear, batch
-    if not can_prepare(objective, batch, any_order):
+    if not can_prepare(objective, batch, permutation_invariant):
         return None
     loss = getattr(objective, "loss", objective)
     return loss.linear, prepare_units(batch, mask, loss.reduction, labels=loss.linear.labels)

@@ -11,12 +11,18 @@ from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax._wide import Expansion
 from dpjax.accounting import Event, Release
 from dpjax.accounting.release import Quantity
-from dpjax.derivatives import flatten, keeps_positions, most_rows, shift_slack, sum_slack
+from dpjax.derivatives import (
+    flatten,
+    keeps_positions,
+    most_rows,
+    shift_rounding_error,
+    sum_rounding_error,
+)
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.mechanisms import derive
 from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.objectives import Objective
-from dpjax.oracles.once import only_where
+from dpjax.oracles.conditional import cond_under_vmap
 from dpjax.oracles.setting import ClippedSums, Evaluations, Setting
 from dpjax.placement.shard import Spread, over_shares
 from dpjax.sampling.samplers import Sampler, expect
@@ -40,7 +46,8 @@ class Query:
 
     - the noise: ``noise``, the same for each part, or ``noises``, with ``stddevs``; ``purpose``,
       ``step_key``;
-    - what becomes of the noisy parts: ``finish``, its inverse ``parts_of``, and ``evidence``;
+    - what becomes of the noisy parts: ``postprocess``, its inverse ``noisy_parts``, and
+      ``evidence``;
     - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``description``,
       ``noise_draws`` and ``most_answers``;
     - how sums are made: ``sums``, which no subclass inherits, as it may have another ``exact``;
@@ -154,12 +161,12 @@ class Query:
         """Returns, for each part of the exact value, the scale of its noise, see ``Noise``."""
         return (self._noise_on_sum(self.bound(params, **public)),)
 
-    def finish(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
+    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
         """Returns the answer, from the noisy parts: by default their mean, a pytree like params."""
         total = self._checked_sum(noisy[0], params)
         return flatten(params)[1](total / self.divisor, as_sum=True)
 
-    def parts_of(self, answer: PyTree) -> tuple[Array, ...]:
+    def noisy_parts(self, answer: PyTree) -> tuple[Array, ...]:
         """Returns the noisy parts that an answer was made of, up to rounding."""
         return (ravel_pytree(answer)[0] * self.divisor,)
 
@@ -184,23 +191,23 @@ class Query:
         """
         exact = (value.leading for value in self.exact(records, params, mask, **public))
         noises = (noise for _, noise in self.noises(**public))
-        seen, stddevs = self.parts_of(answer), self.stddevs(params, **public)
+        seen, stddevs = self.noisy_parts(answer), self.stddevs(params, **public)
         return tuple(zip(noises, seen, exact, stddevs, strict=True))
 
     def evidence(self, answer: PyTree, params: Params, **public: Any) -> list[tuple[Any, Any]]:
         """Returns ``Noise.excess`` of each part, as if no record contributed; [] if not known."""
-        parts, stddevs = self.parts_of(answer), self.stddevs(params, **public)
+        parts, stddevs = self.noisy_parts(answer), self.stddevs(params, **public)
         of_each = zip(self.noises(**public), parts, stddevs, strict=True)
         return [noise.excess(part, stddev) for (_, noise), part, stddev in of_each]
 
-    def nothing_seen(self, params: Params) -> tuple[PyTree, ...]:
+    def initial_score(self, params: Params) -> tuple[PyTree, ...]:
         """Returns, for each part, the state of an audit's score before any answer.
 
         Args:
           params: those of the algorithm; each part is taken to hold as many numbers as they do.
         """
         size = flatten(params)[0].size
-        return tuple(noise.nothing_seen(size) for _, noise in self.noises())
+        return tuple(noise.initial_score(size) for _, noise in self.noises())
 
     def is_asked(self, **public: Any) -> Array | None:
         """Returns whether an answer reads the records, bool (); None if it always does.
@@ -275,7 +282,7 @@ class Query:
         nothing = jax.tree.map(
             lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(compute, params)
         )
-        return only_where(asked, compute, params, nothing)
+        return cond_under_vmap(asked, compute, params, nothing)
 
     def _answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
         batch, mask = self._drawn(key, records)
@@ -296,7 +303,7 @@ class Query:
             noise.add(derive(key, purpose, 0), value, stddev)
             for value, (purpose, noise), stddev in zip(exact, noises, stddevs, strict=True)
         )
-        return self.finish(noisy, params)
+        return self.postprocess(noisy, params)
 
     def _checked_sum(self, noisy: Array, params: Params) -> Array:
         """Returns a flat sum as large as ``params``, or raises for another shape."""
@@ -305,13 +312,13 @@ class Query:
             raise ValueError(
                 f"exact of {type(self).__name__} returned a sum of shape {jnp.shape(noisy)}; it "
                 f"must have shape ({size},), one entry for each parameter, unless the class "
-                "defines finish and parts_of."
+                "defines finish and noisy_parts."
             )
         return noisy
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns how many gradients ``count`` answers compute; for concrete numbers only."""
-        rows = self.sampler.capacity
+        rows = self.sampler.max_batch_size
         padded = -(-rows // BLOCK) * BLOCK if rows > BLOCK else rows
         declared = round(count * self.gradients_per_record * float(self.divisor))
         return Evaluations(declared, count * self.gradients_per_record * padded)
@@ -327,12 +334,12 @@ class Query:
         return self.sampler.expected
 
     @property
-    def slack(self) -> float:
+    def rounding_error(self) -> float:
         """Bound on what rounding adds to the distance of neighbouring sums, over ``bound``."""
-        return self.slack_of(self.sampler.capacity)
+        return self.rounding_error_of(self.sampler.max_batch_size)
 
     @property
-    def any_order(self) -> bool:
+    def permutation_invariant(self) -> bool:
         """Whether rows that neighbours share may shift; sums within blocks are then in float64."""
         return not keeps_positions(self.relation)
 
@@ -367,7 +374,7 @@ class Query:
             from another number of records.
         """
         self.setting.check_sampler(self.sampler)
-        if self._jumps and self.any_order and not self.in_any_row:
+        if self._jumps and self.permutation_invariant and not self.in_any_row:
             raise ValueError(
                 f"under {self.relation!r} a record shifts those behind it, and where the loss has "
                 f"no closed form all of these may then move the {self.name} by more than rounding. "
@@ -402,25 +409,27 @@ class Query:
     @property
     def charged_rows(self) -> int:
         """The number of rows up to which rounding in a sum is charged."""
-        return most_rows(self.sampler.capacity, self.relation, self.in_any_row)
+        return most_rows(self.sampler.max_batch_size, self.relation, self.in_any_row)
 
     @property
     def in_any_row(self) -> bool:
         """Whether a record's contribution is the same bits in any row: in closed form, float64."""
         return self._sums is not None and self.objective.linear is not None
 
-    def slack_of(self, rows: int) -> float:
-        """Returns ``slack`` for sums over at most so many rows."""
+    def rounding_error_of(self, rows: int) -> float:
+        """Returns ``rounding_error`` for sums over at most so many rows."""
         charged = most_rows(rows, self.relation, self.in_any_row)
-        shifted = 0.0 if self.in_any_row else shift_slack(charged, self.relation)
+        shifted = 0.0 if self.in_any_row else shift_rounding_error(charged, self.relation)
         # Without a statement records may be added one by one, as by ``accumulate``.
         more = charged if self._sums is None else self._sums.additions
         # Noise is added before the sum is rounded to float32, so that rounding is not charged.
-        rounded = sum_slack(charged, self.relation, self.any_order, narrowed=False, additions=more)
+        rounded = sum_rounding_error(
+            charged, self.relation, self.permutation_invariant, narrowed=False, additions=more
+        )
         return rounded + shifted
 
     def _on_sum(self, bound: Array | float) -> Array | float:
-        return self.sampler.sum_scale(bound, self.relation, self.slack)
+        return self.sampler.sum_scale(bound, self.relation, self.rounding_error)
 
     def _of_mean(self, bound: Array | float) -> Array | float:
         return self._on_sum(bound) / self.divisor

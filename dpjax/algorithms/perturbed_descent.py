@@ -28,7 +28,7 @@ def perturbed_gradient_descent(
     step_size: float | None = None,
     radius: float | None = None,
     clip_norm: float | None = None,
-    capacity: int | None = None,
+    max_batch_size: int | None = None,
     noise: str = "ball",
     acknowledge_weak_delta: bool = False,
     accountant: str = "pld",
@@ -84,7 +84,7 @@ def perturbed_gradient_descent(
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
     n, dimension = problem.data_size, problem.dimension
-    sampler = poisson_sampler(batch_size, n, budget, steps, capacity)
+    sampler = poisson_sampler(batch_size, n, budget, steps, max_batch_size)
     asked = BallQuery(
         setting=problem.setting.drawn_by(sampler),
         noise_multiplier=1.0,

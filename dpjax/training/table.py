@@ -11,7 +11,7 @@ from dpjax import _validate
 from dpjax._typing import PyTree
 from dpjax.accounting import PrivacyBudget
 from dpjax.datasets import Dataset, group
-from dpjax.datasets.base import check_arrays
+from dpjax.datasets.dataset import check_arrays
 
 
 class Sizes(TypedDict):
@@ -76,7 +76,7 @@ def records_of(
     return x, y
 
 
-class Given(NamedTuple):
+class TrainingData(NamedTuple):
     """The training data of ``fit``.
 
     Args:
@@ -96,7 +96,7 @@ def given(
     unit_type: str | None = None,
     bounds: tuple[float, float] | None = None,
     processes: int = 1,
-) -> Given:
+) -> TrainingData:
     """Returns checked training data, grouped into units where ``groups`` says so.
 
     ``data`` is a ``Dataset``, one record or one unit a row, or ``(x, y)``, one record a row;
@@ -121,13 +121,13 @@ def given(
         data = group(data, groups, max_records, unit_type=unit_type)
     if not isinstance(data, Dataset) or data.present is None:
         records = records_of("data", data, bounds)
-        return Given(data if isinstance(data, Dataset) else records, records, records)
+        return TrainingData(data if isinstance(data, Dataset) else records, records, records)
     if processes > 1:
         raise ValueError("units are trained in one process: pass data that are not distributed.")
     present = np.asarray(data.present)
     x, y = jax.tree.map(lambda leaf: np.asarray(leaf)[present], (data.x, data.y))
     alone = dataclasses.replace(data, x=x, y=y, present=None)
-    return Given(data, records_of("data", alone, bounds), data.examples)
+    return TrainingData(data, records_of("data", alone, bounds), data.examples)
 
 
 def example_shape(records: PyTree) -> PyTree:

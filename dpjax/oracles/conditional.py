@@ -1,4 +1,4 @@
-"""``only_where``: an answer computed only at the steps that need it, also under vmap."""
+"""``cond_under_vmap``: an answer computed only at the steps that need it, also under vmap."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from jax import lax
 from dpjax._typing import Array, Params, PyTree
 
 
-def only_where(
+def cond_under_vmap(
     asked: Array, compute: Callable[[Params], PyTree], params: Params, otherwise: PyTree
 ) -> PyTree:
     """Returns ``compute(params)`` where ``asked``, else ``otherwise``, which reads no record.
@@ -20,7 +20,7 @@ def only_where(
       params: where.
       otherwise: a pytree like the answer.
 
-    >>> print(only_where(jnp.array(True), jnp.sin, jnp.zeros(()), jnp.ones(())))
+    >>> print(cond_under_vmap(jnp.array(True), jnp.sin, jnp.zeros(()), jnp.ones(())))
     0.0
     """
 

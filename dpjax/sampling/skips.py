@@ -18,7 +18,7 @@ _BASE = 32  # enough from a probability of 1 in 23 on, so that these are of one 
 
 
 @functools.lru_cache(maxsize=32)
-def gap_table(threshold: int, n: int) -> np.ndarray:
+def skip_table(threshold: int, n: int) -> np.ndarray:
     """Returns thresholds that turn random bits into geometric skips between included records.
 
     Between two records included with probability q lie G that are not, P(G >= g) = (1 - q)^g.
@@ -31,7 +31,7 @@ def gap_table(threshold: int, n: int) -> np.ndarray:
       uint32, shape (2, 2, base - 1): 2^64 P(A >= j), then 2^64 P(B >= j), j = 1, 2, ..., each as
       upper and lower words, rounded down. It is read-only, and made once.
 
-    >>> print(gap_table(2**63, 5)[1, 0, 0] / 2**32 < 0.5)
+    >>> print(skip_table(2**63, 5)[1, 0, 0] / 2**32 < 0.5)
     True
     """
     one = 1 << _POINT
@@ -54,7 +54,7 @@ def gap_table(threshold: int, n: int) -> np.ndarray:
     return table
 
 
-def gap_error(table: Array | np.ndarray | None, count: int) -> float:
+def skip_error(table: Array | np.ndarray | None, count: int) -> float:
     """Returns a bound on the total variation between ``count`` gaps as drawn and as they should be.
 
     Each threshold is off by less than 2^-64, and by at most that the longest gaps are cut. Without
@@ -63,10 +63,12 @@ def gap_error(table: Array | np.ndarray | None, count: int) -> float:
     return 0.0 if table is None else count * (table.shape[-1] + 2) * 2.0**-64
 
 
-def gaps(key: Array, table: Array | np.ndarray, count: int, n: int) -> tuple[Array, Array]:
+def geometric_skips(
+    key: Array, table: Array | np.ndarray, count: int, n: int
+) -> tuple[Array, Array]:
     """Returns the first ``count`` of the records drawn, in order, and which of them there are.
 
-    The key is for this draw alone, the table from ``gap_table``; there are ``n`` records.
+    The key is for this draw alone, the table from ``skip_table``; there are ``n`` records.
 
     Returns:
       int32 indices, 0 where there is none, and a bool mask, both (count,).
@@ -83,10 +85,10 @@ def gaps(key: Array, table: Array | np.ndarray, count: int, n: int) -> tuple[Arr
         return lax.convert_element_type(jnp.where(mask, place, 0), jnp.int32), mask
 
 
-def coins(
+def bernoulli_mask(
     key: Array, threshold: tuple[Array | np.uint32, Array | np.uint32], count: int, n: int
 ) -> tuple[Array, Array]:
-    """Returns the same as ``gaps`` by a trial of each record: exact, in time that follows n.
+    """Returns what ``geometric_skips`` does by a trial of each record: exact, in time O(n).
 
     The key is for this draw alone; ``threshold`` is 2^64 q, as upper and lower word.
     """
@@ -98,33 +100,33 @@ def coins(
     return jnp.where(mask, jnp.searchsorted(rank, place).astype(jnp.int32), 0), mask
 
 
-def overflow_probability(probability: float, capacity: int, n: int) -> float:
-    """Returns P(Binomial(n, probability) > capacity), rounded up.
+def overflow_probability(probability: float, max_batch_size: int, n: int) -> float:
+    """Returns P(Binomial(n, probability) > max_batch_size), rounded up.
 
     >>> print(round(overflow_probability(0.5, 1, 2), 6))
     0.25
     """
-    if capacity >= n:
+    if max_batch_size >= n:
         return 0.0
-    tail = float(stats.binom.sf(capacity, n, probability))
+    tail = float(stats.binom.sf(max_batch_size, n, probability))
     return min(1.0, max(tail * _UP, float(np.finfo(float).tiny)))
 
 
-def crowd_probability(probability: float, capacity: int, n: int) -> float:
-    """Returns a bound on P(Binomial(m, q) > ceil(m / n) capacity) that holds for every m above n.
+def crowd_probability(probability: float, max_batch_size: int, n: int) -> float:
+    """Returns a bound on P(Binomial(m, q) > ceil(m / n) B), B = max_batch_size, for all m above n.
 
     With k = ceil(m / n), at least 2, Binomial(m, q) is at most Binomial(k n, q) in distribution,
-    and where capacity / n > q that one exceeds k capacity with probability at most
-    exp(-k n KL(capacity / n || q)), by Chernoff's bound. It is largest at k = 2.
+    and where B / n > q that one exceeds k B with probability at most
+    exp(-k n KL(B / n || q)), by Chernoff's bound. It is largest at k = 2.
 
-    The capacity is that of a batch from at most the declared n records.
+    ``max_batch_size`` is that of a batch from at most the declared n records.
 
     >>> crowd_probability(0.5, 50, 100), crowd_probability(0.5, 100, 100)
     (1.0, 0.0)
     >>> print(f"{crowd_probability(0.5, 75, 100):.1e}")
     4.3e-12
     """
-    part = capacity / n
+    part = max_batch_size / n
     if part >= 1:
         return 0.0
     if part <= probability:
