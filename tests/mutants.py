@@ -683,7 +683,7 @@ def _(patch):
 
     patch.setattr(integers.Summand, "zero", lambda self: zeros(self.shape, self.dtype))
     patch.setattr(integers.Summand, "add", add)
-    patch.setattr(integers.Summand, "postprocess", lambda self, total: total)
+    patch.setattr(integers.Summand, "finish", lambda self, total: total)
 
 
 @mutant("sums on a coarse grid")
