@@ -945,7 +945,7 @@ def _(patch):
     def first(self, records, start, size, rows):
         return window(self, records, start % 4, size, rows)
 
-    patch.setattr(sampling.SinglePass, "window", first)
+    patch.setattr(sampling.SinglePass, "minibatch", first)
 
 
 @mutant("the cap on a person's records ignored")
