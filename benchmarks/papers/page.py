@@ -123,7 +123,7 @@ def _head(plan: Plan, results: Results) -> list[str]:
 # By the name of the reference, what its numbers are.
 _REFERENCES = {
     "certified": "The optimum{among} is {optimum:.8f} (float64), proven to be the least value up "
-    "to {slack:.0e}.",
+    "to {suboptimality:.0e}.",
     "landscape": "The saddle has the value {saddle:.5f} and lambda_min {saddle_min_eigenvalue:.4f},"
     " the minimum {optimum:.5f} and {minimum_min_eigenvalue:.4f}; rho = {hessian_lipschitz:.3g}, so"
     " the saddle itself is an alpha-SOSP for alpha = {saddle_alpha:.2g}.",
