@@ -136,7 +136,7 @@ def about_reference(problem: Problem, found: Results) -> str:
     """Returns where the best value comes from, and whether it is the one known before."""
     at = {row.metric.removeprefix("exact_"): row.value for row in found.where(method="").rows()}
     # What is less is rounding.
-    at["rounding_error"] = max(at.get("rounding_error", 0.0), 1e-12)
+    at["suboptimality"] = max(at.get("suboptimality", 0.0), 1e-12)
     among = "" if problem.loss.regularizer else f" of all points of norm at most {WIDEST:g}"
     words = _REFERENCES.get(problem.reference, "").format(among=among, starts=problem.starts, **at)
     if problem.known is None:
