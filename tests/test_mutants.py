@@ -33,9 +33,9 @@ RUNS = dict.fromkeys(REFUTES, 1_000) | {"dp-svrg": 2_000}
 # Audit -> the bug that it refutes in what is asked when the steps are over, and where that is.
 AT_THE_END = {
     "dp-tr-certified": ("little noise on what a certificate asks", "certify"),
-    "spider": ("little noise on the scores at the end", "close"),
-    "dp-gd-accuracy": ("little noise on the accuracy at the end", "close"),
-    "dp-gd-count": ("little noise on the count at the end", "close"),
+    "spider": ("little noise on the scores at the end", "finalize"),
+    "dp-gd-accuracy": ("little noise on the accuracy at the end", "finalize"),
+    "dp-gd-count": ("little noise on the count at the end", "finalize"),
 }
 # Bug -> tests that fail by it, each on its own: the cheapest there is for each place of the bug.
 ACCOUNTED = "test_contract.py::test_the_noise_added_is_the_noise_accounted"
