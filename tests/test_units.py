@@ -516,7 +516,7 @@ def test_the_same_attack_refutes_the_claim_for_single_rows():
     """A person with four rows is not protected by a guarantee for one row."""
     k, n = 4, 10
     algorithm = ALL["dp-gd"].factory(
-        canaries.dirac(),
+        canaries.LOSSES["dirac"],
         dpjax.PrivacyBudget(2.0, 1e-5),
         data_size=n,
         dimension=3,

@@ -236,7 +236,7 @@ def single_answer(query: Query, pair: NeighbouringPair, dimension: int) -> Game:
       ValueError: if the pair has another relation than the query.
 
     >>> from dpjax.oracles import GradientQuery, Setting
-    >>> setting = Setting(canaries.bowl(), 2, "zero_out")
+    >>> setting = Setting(canaries.LOSSES["bowl"], 2, "zero_out")
     >>> query = GradientQuery(setting=setting, noise_multiplier=1.0, clip_norm=1.0)
     >>> round(single_answer(query, canaries.records(), 3).claim.epsilon(1e-5), 3)
     4.377
@@ -290,8 +290,8 @@ def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve)
 
     >>> import dpjax
     >>> algorithm = dpjax.dp_gradient_descent(
-    ...     canaries.alternating(), dpjax.PrivacyBudget(4.0, 1e-5), data_size=2, dimension=2,
-    ...     steps=4, step_size=1.0, clip_norm=1e-3, certify=None)
+    ...     canaries.LOSSES["alternating"], dpjax.PrivacyBudget(4.0, 1e-5), data_size=2,
+    ...     dimension=2, steps=4, step_size=1.0, clip_norm=1e-3, certify=None)
     >>> on_d, on_other = play(training(algorithm, canaries.records()), jax.random.key(0), 1_000)
     >>> bool(on_d.mean() < on_other.mean())
     True

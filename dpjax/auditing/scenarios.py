@@ -41,7 +41,7 @@ def full_run(entry: Entry, scenario: Scenario | None = None) -> Game:
     [1.0, 0.0]
     """
     scenario = entry.scenario if scenario is None else scenario
-    loss = getattr(canaries, scenario.loss)()
+    loss = canaries.LOSSES[scenario.loss]
     if scenario.max_records > 1:
         loss = loss.of_units()
     algorithm = entry.factory(
@@ -127,7 +127,7 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
 def joint() -> Game:
     """Returns the attack on one joint release of gradient and Hessian."""
     query = JointQuery(
-        setting=Setting(canaries.bowl(), 2, "zero_out"),
+        setting=Setting(canaries.LOSSES["bowl"], 2, "zero_out"),
         noise_multiplier=1.2,
         gradient_weight=0.5,
         hessian_weight=2.0,
@@ -138,7 +138,7 @@ def joint() -> Game:
 def sampled_gradient() -> Game:
     """Returns the attack on one noisy gradient of a Poisson sample, drawn by the sampler."""
     query = GradientQuery(
-        setting=Setting(canaries.bowl(), 10, "zero_out", _one_in_ten()),
+        setting=Setting(canaries.LOSSES["bowl"], 10, "zero_out", _one_in_ten()),
         noise_multiplier=0.5,
         clip_norm=1.0,
     )
@@ -148,7 +148,7 @@ def sampled_gradient() -> Game:
 def sampled_joint() -> Game:
     """Returns the attack on one joint release of gradient and Hessian of a Poisson sample."""
     query = JointQuery(
-        setting=Setting(canaries.bowl(), 10, "zero_out", _one_in_ten()),
+        setting=Setting(canaries.LOSSES["bowl"], 10, "zero_out", _one_in_ten()),
         noise_multiplier=0.5,
         gradient_weight=0.5,
         hessian_weight=2.0,
@@ -159,14 +159,14 @@ def sampled_joint() -> Game:
 def hessian() -> Game:
     """Returns the attack on one noisy Hessian whose canary has full rank."""
     query = HessianQuery(
-        setting=Setting(canaries.bowl(), 2, "zero_out"), noise_multiplier=1.2, clip_norm=1.0
+        setting=Setting(canaries.LOSSES["bowl"], 2, "zero_out"), noise_multiplier=1.2, clip_norm=1.0
     )
     return games.single_answer(query, canaries.records(), 6)
 
 
 def fraction(kind: type[AccuracyQuery | CountQuery]) -> Game:
     """Returns the attack on one noisy accuracy or count, to which only the canary contributes."""
-    query = kind(setting=Setting(canaries.slope(), 2, "zero_out"), noise_multiplier=1.2)
+    query = kind(setting=Setting(canaries.LOSSES["slope"], 2, "zero_out"), noise_multiplier=1.2)
     return games.single_answer(query, canaries.nulled(), 1)
 
 
@@ -176,7 +176,7 @@ def selection() -> Game:
     So it uses the full range of the log-ratios.
     """
     query = SelectionQuery(
-        setting=Setting(canaries.seesaw(), 2, "zero_out"),
+        setting=Setting(canaries.LOSSES["seesaw"], 2, "zero_out"),
         noise_multiplier=gumbel_multiplier(3.0),
         clip_norm=1.0,
         gradient_tolerance=1.0,
@@ -194,7 +194,7 @@ def optax_chain() -> Game:
     is the first record, which empty rows of a batch repeat.
     """
     size, batch_size, steps, clip_norm, decay = 10, 5, 4, 1.0, 0.9
-    pair, gradient = canaries.records(null=size - 1), jax.grad(canaries.dirac().loss)
+    pair, gradient = canaries.records(null=size - 1), jax.grad(canaries.LOSSES["dirac"].loss)
     budget = PrivacyBudget(4.0, DELTA, pair.relation)
     sampler = poisson(batch_size, size, budget=budget, count=steps, max_batch_size=size)
     mean = functools.partial(

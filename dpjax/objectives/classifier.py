@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,8 @@ class CrossEntropy:
 
     apply: Callable[..., Array]
 
-    @property
-    def labels(self) -> str:
-        """The labels that count, in words."""
-        return "0, 1, ..., one less than the number of logits; of two, -1 as 0"
+    labels: ClassVar[str] = "0, 1, ..., one less than the number of logits; of two, -1 as 0"
+    """The labels that count, in words."""
 
     def __call__(self, params: Params, example: tuple[Array, Array]) -> Array:
         x, y = example
