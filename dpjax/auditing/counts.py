@@ -72,9 +72,6 @@ def clopper_pearson_delta(counts: Counts, level: float) -> float:
       counts: errors at a threshold fixed beforehand.
       level: probability that the bound is above the true delta, at most.
 
-    Raises:
-      ValueError: as ``upper_rate``.
-
     >>> round(clopper_pearson_delta(Counts(0, 10_000, 7_000, 10_000), 1e-3), 3)
     0.284
     """

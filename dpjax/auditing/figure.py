@@ -21,8 +21,6 @@ def plot_audits(audits: Sequence[Audit], path: str | os.PathLike) -> None:
     Raises:
       ImportError: if matplotlib is not installed.
       ValueError: if there is no audit, or the ending names no format.
-
-    Privacy: NOT PRIVATE; the records are synthetic.
     """
     if not audits:
         raise ValueError("plot_audits needs at least one audit.")

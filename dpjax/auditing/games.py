@@ -71,8 +71,6 @@ def play(
     Raises:
       ValueError: if ``key`` is not a key.
 
-    Privacy: NOT PRIVATE; the records are synthetic.
-
     >>> on_d, on_other = play(gaussian(), jax.random.key(0), 2_000)
     >>> bool(0.8 < on_other.mean() - on_d.mean() < 1.2)
     True

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from dpjax._typing import Array, PyTree
+from dpjax._typing import Array, Bool, Float, PyTree
 from dpjax._wide import Expansion
 from dpjax.derivatives import integers
 from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.rounding import BLOCK, CHUNK
 from dpjax.placement.shard import SHARE
 from dpjax.placement.stream import Streamed
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
 
 
 class Chunk(NamedTuple):
@@ -114,12 +111,6 @@ def sum_chunks(
     Returns:
       A pytree of ``Expansion``, one for each summand: the same bits for any ``rows`` that cut the
       same blocks.
-
-    >>> x = jnp.arange(5.0)
-    >>> def contribution(chunk):
-    ...     return jnp.where(chunk.fresh, chunk.of(x), 0)
-    >>> float(sum_chunks(5, 2, contribution, Summand((), x.dtype, bound=4.0)).leading)
-    10.0
     """
 
     def body(step, total):
@@ -251,10 +242,6 @@ def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> P
     then the gradient that is measured is not the gradient that is added. On a CPU
     ``lax.optimization_barrier`` does not stop this. A branch that the compiler cannot decide does,
     as its results must be stored.
-
-    >>> chunk = Chunk(jnp.int32(0), jnp.int32(0), jnp.ones(2, bool))
-    >>> float(compute_once(chunk, jnp.square, jnp.float32(3.0)))
-    9.0
     """
 
     def zeros(*args):
@@ -266,8 +253,8 @@ def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> P
     return lax.cond(always, function, zeros, *args)
 
 
-def common_length(tree: PyTree, mask: ArrayLike | None) -> int:
-    """Returns the length of the leading axis that all leaves share.
+def common_length(tree: PyTree, mask: ArrayLike | None, name: str = "batch") -> int:
+    """Returns the length of the leading axis that all leaves share; ``name`` is for messages.
 
     Raises:
       ValueError: if they share none, if it is 0, or if ``mask`` is not a bool array (n,).
@@ -281,16 +268,18 @@ def common_length(tree: PyTree, mask: ArrayLike | None) -> int:
         return tree.size
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
     if not shapes or any(not shape for shape in shapes):
-        raise ValueError("batch must be a pytree of arrays with one row per record.")
+        raise ValueError(f"{name} must be a pytree of arrays with one row per record.")
     lengths = {shape[0] for shape in shapes}
     if len(lengths) > 1:
-        raise ValueError("all leaves of batch must have the same number of rows.")
+        raise ValueError(f"all arrays of {name} must have the same number of rows.")
     (n,) = lengths
     if n == 0:
-        raise ValueError("batch is empty; pass rows with mask=False instead.")
+        raise ValueError(
+            f"{name} must hold at least one record; for an empty batch pass rows with mask=False."
+        )
     if mask is not None and (jnp.shape(mask) != (n,) or jnp.result_type(mask) != jnp.bool_):
         raise ValueError(
-            "mask must be a bool array of shape (n,), one entry for each row of batch, got "
+            f"mask must be a bool array of shape (n,), one entry for each row of {name}, got "
             f"{jnp.ndim(mask)} axes of {jnp.result_type(mask)}."
         )
     return n

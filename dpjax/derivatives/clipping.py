@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import core, lax
 
 from dpjax import _validate
-from dpjax._typing import Array
+from dpjax._typing import Array, Bool, Float, Real
 from dpjax._wide import float64
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Real
 
 SLACK = 1.0 - 2.0**-17
 """Vectors are clipped to C times this, so that rounding cannot carry a norm above C.
@@ -124,7 +120,7 @@ def clip_factors(
         far += tree_sum(jnp.where(is_number, (units * _DOWN) ** 2, jnp.inf))
     norm = jnp.where(near < jnp.inf, jnp.sqrt(near), jnp.sqrt(far) / _DOWN)
     good = norm < jnp.inf
-    return _shrunk(norm, good if keep is None else good & keep, dtype)
+    return shrinking(norm, good if keep is None else good & keep, dtype)
 
 
 def square_norms(rows: Float[Array, "n k"]) -> Float[Array, " n"]:
@@ -167,13 +163,15 @@ def factors(
             units = (total if single else square) / bound / bound
             # Where a clip norm is so small in float64 that squares leave its range all are dropped.
             good = good & (bound > 2.0**-400)
-            result.append(_shrunk(jnp.sqrt(units), good, dtype))
+            result.append(shrinking(jnp.sqrt(units), good, dtype))
         return result * (len(squares) if single else 1)
 
 
-def _shrunk(norm: Array, good: Array, dtype: jnp.dtype) -> Array:
-    """Returns the factors of vectors with these norms in units of C, 0 if not ``good``."""
-    factors = jnp.where(good, jnp.minimum(1, SLACK / norm), 0)
+def shrinking(
+    norm: Float[Array, " n"], good: Bool[Array, " n"], dtype: jnp.dtype, most: float = SLACK
+) -> Float[Array, " n"]:
+    """Returns the factors to ``most`` of vectors with norms in units of C, 0 if not ``good``."""
+    factors = jnp.where(good, jnp.minimum(1, most / norm), 0)
     # Subnormal factors are coarse enough to exceed C where hardware keeps them.
     factors = jnp.where(factors < float(jnp.finfo(dtype).tiny), 0, factors)
     return lax.convert_element_type(factors, dtype)

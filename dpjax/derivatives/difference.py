@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
+from dpjax._typing import (
+    Array,
+    Bool,
+    Float,
+    Loss,
+    Params,
+    PyTree,
+    Real,
+    Relation,
+    Shaped,
+    pytree_dataclass,
+    static,
+)
 from dpjax._wide import Expansion, on_device
 from dpjax.derivatives import clipping, general, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
@@ -26,9 +38,6 @@ from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.linear import prepared
 from dpjax.derivatives.linear.sums import output_difference, score_difference
 from dpjax.objectives.linear import linear_of
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, PyTree, Real, Shaped
 
 
 @pytree_dataclass

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from dpjax._typing import Array, Loss, Params
+from dpjax._typing import Array, Float, Loss, Params, PyTree
 from dpjax._wide import Expansion, wide_dtype
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
@@ -25,9 +24,6 @@ from dpjax.derivatives.chunks import (
     sum_chunks,
 )
 from dpjax.derivatives.integers import Summand
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, PyTree
 
 
 def flatten(params: PyTree[Float[ArrayLike, "..."]]) -> tuple[Float[Array, " p"], Callable]:

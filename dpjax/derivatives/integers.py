@@ -12,18 +12,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._typing import Array
+from dpjax._typing import Array, Float, Int, Real
 from dpjax._wide import Expansion, float64, from_float64, sum_in_float64
 from dpjax.placement.shard import add_up, is_inside
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int, Real
 
 BITS = 30
 """Bits of each of the two integers that stand for one number."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax._typing import Array
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+from dpjax._typing import Array, Bool, Float
 
 ONE_LABEL = "pass y[:, 0] of labels in one column, y.argmax(axis=1) of one-hot labels"
 """What an error says of labels with more than one number for a record."""

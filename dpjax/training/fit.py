@@ -29,13 +29,7 @@ from dpjax.results import Solution
 from dpjax.training.evaluation import Evaluator
 from dpjax.training.losses import LossOfOutputs, check_closures, objective_of
 from dpjax.training.network import Network, network
-from dpjax.training.table import (
-    Sizes,
-    example_shape,
-    given,
-    records_of,
-    sizes_of,
-)
+from dpjax.training.table import Sizes, example_shape, given, records_of, sizes_of
 from dpjax.training.trained import Trained
 
 Factory = Callable[..., Algorithm]
@@ -180,9 +174,12 @@ def fit(
     check_closures(objective, params, example, _public_rows(examples, sizes, budget))
     lifted = objective if examples is records else objective.of_units()
     algorithm = _algorithm(optimizer, lifted, budget, params, clip_norm, sizes, options)
-    sets = _evaluated(records, exact, held_out, bounds)
+    sets = {"training": records} if exact else {}
+    if held_out is not None:
+        sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
     epoch = sizes["data_size"] / sizes["batch_size"]
-    evaluator = Evaluator(net, measures, sets, epoch, _own(checkpoint, mesh), root, params)
+    folder = checkpoint if team(mesh).leads else None  # of several processes one writes the table
+    evaluator = Evaluator(net, measures, sets, epoch, folder, root, params)
     solution = run(
         algorithm,
         data if mesh is None else Sharded(data, mesh),
@@ -199,16 +196,6 @@ def fit(
     return _trained(net, loss, evaluator, solution)
 
 
-def _evaluated(
-    records: tuple[PyTree, PyTree], exact: bool, held_out: Any, bounds: tuple[float, float] | None
-) -> dict[str, tuple[PyTree, PyTree]]:
-    """Returns the records on which iterates are evaluated."""
-    sets = {"training": records} if exact else {}
-    if held_out is not None:
-        sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
-    return sets
-
-
 def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) -> Trained:
     evaluator(int(solution.steps), solution.params)
     for remark in solution.remarks:
@@ -219,10 +206,6 @@ def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) 
         solution = dataclasses.replace(solution, preprocessing=scale)
     tables = map(evaluator.table, ("held_out", "training"))
     return Trained(solution, net, loss == "cross_entropy", *tables)
-
-
-def _own(checkpoint: str | os.PathLike | None, mesh: Mesh | None) -> str | os.PathLike | None:
-    return checkpoint if team(mesh).leads else None
 
 
 def _root(
@@ -280,8 +263,7 @@ def _algorithm(
 
 def _watch(algorithm: Algorithm, evaluator: Evaluator, epoch: float, epochs: float) -> Watch:
     spent, steps = cast(float, algorithm.epsilon()), int(algorithm.steps)
-    promise = f"epsilon {ceil(spent, 3)} in all"
-    title = f"{algorithm.title}, {promise}"
+    title = f"{algorithm.title}, epsilon {ceil(spent, 3)} in all"
     every = max(1.0, _validate.positive("evaluate_every", epochs) * epoch)
     if not evaluator.measures_any:
         return Watch(frozenset(), evaluator, title)

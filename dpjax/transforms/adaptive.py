@@ -96,15 +96,6 @@ def next_clip_norm(
     return jnp.clip(following, _SMALLEST, _LARGEST).astype(jnp.float32)
 
 
-def _check_places(draws: UpdateSampling) -> None:
-    if draws.permutation_invariant:
-        raise ValueError(
-            f"under {draws.relation!r} a record shifts those behind it, whose norms may then round "
-            "to the other side of the clip norm, so that the count jumps. Use relation='zero_out', "
-            "or noisy_mean with a fixed clip norm."
-        )
-
-
 def adaptive_clip_and_noise(
     initial_clip_norm: float,
     *,
@@ -123,8 +114,7 @@ def adaptive_clip_and_noise(
       noise_multiplier: z, of the gradient and the count together; as in ``noisy_mean``.
       sampler: from ``dpjax.sampling``, the one that draws the records of each step.
       relation: what neighbouring means.
-      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
-        so that a second ``init`` raises; under ``jit`` it cannot.
+      key: a key used for nothing else, shape (); required. See ``NoiseTransformation``.
       quantile: gamma, from 0 to 1, the share of norms that C is to hold.
       rate: eta_C, how fast C moves: a factor of exp(rate gamma) a step at most, but for noise.
       count_stddev: sigma_b, as in ``gradient_multiplier``; by default 1/20 of the expected batch.
@@ -159,11 +149,16 @@ def adaptive_clip_and_noise(
     """
     key = as_key(key)
     first = _validate.positive("initial_clip_norm", initial_clip_norm)
-    if not 1e-20 <= first <= 1e20:
+    if not _SMALLEST <= first <= _LARGEST:
         raise ValueError(f"initial_clip_norm must be from 1e-20 to 1e20, got {first!r}.")
     quantile, rate = _validate.open_unit("quantile", quantile), _validate.positive("rate", rate)
     draws = UpdateSampling(sampler, relation)
-    _check_places(draws)
+    if draws.permutation_invariant:
+        raise ValueError(
+            f"under {relation!r} a record shifts those behind it, whose norms may then round to "
+            "the other side of the clip norm, so that the count jumps. Use relation='zero_out', or "
+            "noisy_mean with a fixed clip norm."
+        )
     expected = draws.expected
     sigma = expected * _COUNT_STDDEV if count_stddev is None else count_stddev
     own_multiplier = gradient_multiplier(noise_multiplier, sigma)

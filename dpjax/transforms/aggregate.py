@@ -114,9 +114,9 @@ def clip_and_sum(
     ) -> tuple[PyTree, optax.EmptyState]:
         check_updates(updates, params, extra)
         check_rows(updates, params)
-        return clipped_sum(on_device(updates), norms_of(updates), mask, permutation_invariant)[
-            0
-        ], state
+        rows, norms = on_device(updates), norms_of(updates)
+        total, _ = clipped_sum(rows, norms, mask, permutation_invariant)
+        return total, state
 
     return ClippingTransformation(init, update, joint, permutation_invariant)
 
@@ -257,7 +257,12 @@ def _clip_norms(
             f"clip_norm={clip_norm!r} names a bound for every leaf; pass per_layer=True with it."
         )
     if single and per_layer:
-        return norms[0], lambda updates: _equal(norms[0], len(jax.tree.leaves(updates)))
+
+        def equal(updates: PyTree) -> tuple[float, ...]:
+            leaves = len(jax.tree.leaves(updates))
+            return (norms[0] / math.sqrt(leaves),) * leaves
+
+        return norms[0], equal
 
     def norms_of(updates: PyTree) -> tuple[float, ...]:
         if not single and jax.tree.structure(updates) != tree:
@@ -268,7 +273,3 @@ def _clip_norms(
         return norms
 
     return math.hypot(*norms), norms_of
-
-
-def _equal(clip_norm: float, leaves: int) -> tuple[float, ...]:
-    return (clip_norm / math.sqrt(leaves),) * leaves

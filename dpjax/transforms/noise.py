@@ -42,6 +42,10 @@ class NoiseTransformation(optax.GradientTransformationExtraArgs):
 
     It unpacks and chains like any other; ``optax.chain`` forgets ``event``, so keep this object.
     Its ``init`` refuses wrappers of optax that break it, as the table of docs/optax.md lists them.
+    It stands right after the updates of bounded sensitivity, before anything that has a state or a
+    scale. The noise of a step depends on the key and the number of the step alone: give each
+    training a key used for nothing else. ``init`` claims a key of ``random_key``, so that a second
+    ``init`` raises; under ``jit`` it cannot.
     """
 
     event: Callable[..., Event]
@@ -149,16 +153,13 @@ def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
 
     Args:
       radius: R, in the units of the updates that arrive.
-      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
-        so that a second ``init`` raises; under ``jit`` it cannot.
+      key: a key used for nothing else, shape (); required. See ``NoiseTransformation``.
 
     Returns:
-      A ``NoiseTransformation``, to stand right after the updates of bounded sensitivity and before
-      anything that has a state or a scale. The noise of a step depends on the key and the number
-      of the step alone: give each training a key of its own. ``event(steps, *, sensitivity,
-      dimension, relation, sampler=None)`` is what so many steps release: ``sensitivity`` is how
-      far one record moves the update where it is drawn, ``dimension`` the number of its entries,
-      ``sampler`` one of ``dpjax.sampling`` that drew the records of each step.
+      A ``NoiseTransformation``. ``event(steps, *, sensitivity, dimension, relation, sampler=None)``
+      is what so many steps release: ``sensitivity`` is how far one record moves the update where it
+      is drawn, ``dimension`` the number of its entries, ``sampler`` one of ``dpjax.sampling`` that
+      drew the records of each step.
 
     Raises:
       ValueError: if the radius is not above 0 or ``key`` is no threefry key; by ``event`` where
@@ -228,15 +229,13 @@ def add_tree_noise(
 
     Args:
       stddev: of the independent draws that the noise is made of, in the units of the updates.
-      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
-        so that a second ``init`` raises; under ``jit`` it cannot.
+      key: a key used for nothing else, shape (); required. See ``NoiseTransformation``.
       horizon: K, the most updates.
       kind: ``"square_root"``, which makes K draws for every entry at each update, ``"tree"`` for
         large models, which makes log2 K, or ``"independent"``; see ``mechanisms.PrefixNoise``.
 
     Returns:
-      A ``NoiseTransformation``, to stand right after the updates of bounded sensitivity and before
-      anything that has a state. Past the horizon it raises, and under ``jit`` updates are NaN; a
+      A ``NoiseTransformation``. Past the horizon it raises, and under ``jit`` updates are NaN; a
       draw is never used again. ``event(steps, *, sensitivity, relation, data_size,
       dimension=2**24)`` is what so many steps release: ``sensitivity`` is how far one record moves
       the one update it enters, ``dimension`` how many numbers an update has at most.

@@ -147,7 +147,6 @@ def early_momentum(
     def update(
         updates: PyTree, state: Any, params: PyTree | None = None
     ) -> tuple[PyTree, EarlyMomentumState]:
-        del params
         stage, position = stage_of(state.count, first_steps)
         on = (position > 0) & (position < updates_in(stage, first_on_steps))
 

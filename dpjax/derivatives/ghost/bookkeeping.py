@@ -16,14 +16,13 @@ import jax.numpy as jnp
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax._wide import Expansion, wide_dtype
 from dpjax.derivatives import clipping
-from dpjax.derivatives.batching import map_examples
+from dpjax.derivatives.batching import example_of, map_examples
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_blocks
 from dpjax.derivatives.ghost import layers
 from dpjax.derivatives.ghost.ghost_norm import Embedding, GhostNorm
 from dpjax.derivatives.ghost.layer_rules import ByEntry, Lookup
 from dpjax.derivatives.ghost.parts import Materialized, Part, Rank1
 from dpjax.derivatives.integers import Summand
-from dpjax.placement.shard import shares
 from dpjax.placement.stream import Streamed
 
 # Storing one number for a record costs as much as this many multiplications and additions.
@@ -58,10 +57,7 @@ def read(loss: Loss, params: Params, batch: PyTree, permutation_invariant: bool 
     >>> type(reading.parts[0]).__name__, reading.saves
     ('Rank1', True)
     """
-    record = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shares(batch)
-    )
-    plan = layers.plan(loss, params, record)
+    plan = layers.plan(loss, params, example_of(batch))
     leaves = jax.tree.leaves(params)
     uses = {
         i: [(k, x) for k, x in enumerate(plan.layers) if x.leaf == i] for i in range(len(leaves))

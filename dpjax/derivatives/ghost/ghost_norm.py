@@ -44,7 +44,6 @@ class GhostNorm(Part):
     def weighted(
         self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
-        del permutation_invariant
         left, right = (blocks(part, size=size) for part in arrays)
         with jax.enable_x64(True):
             factors = float64(blocks(factors, size=size))[..., None, None]
@@ -83,7 +82,6 @@ class Embedding(Part):
     def weighted(
         self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
-        del permutation_invariant
         index, right = (blocks(part, size=size) for part in arrays)
 
         def added(index: Array, rows: Array) -> Array:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from dpjax._typing import Array, PyTree, pytree_dataclass, static
+from dpjax._typing import Array, Bool, Float, PyTree, Real, pytree_dataclass, static
 from dpjax._wide import float64, wide_dtype
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import (
@@ -25,9 +25,6 @@ from dpjax.derivatives.chunks import (
 from dpjax.objectives.linear import Signs
 from dpjax.placement.shard import SHARE
 from dpjax.placement.stream import Streamed
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Real
 
 Contribution = Callable[[Chunk, Array, Array, Array | None], PyTree]
 Parts = tuple[Array, Array, Array | None]
@@ -151,6 +148,13 @@ class StreamedLinear:
 
 
 Linear = PreparedLinear | StreamedLinear
+
+
+def without_mask(prepared: Any, mask: Any) -> Any:
+    """Returns prepared records or units, or raises where a mask comes with them."""
+    if mask is not None:
+        raise ValueError("prepared records take no mask; pass it to what prepares them.")
+    return prepared
 
 
 @functools.partial(jax.jit, static_argnames=("width", "labels"))
