@@ -126,6 +126,7 @@ def audited_scale(counts: Counts, claim: Claim, level: float = LEVEL) -> float:
     >>> round(audited_scale(Counts(30_854, 100_000, 30_854, 100_000), claim), 2)
     1.02
     """
+    # Curves are ordered by the scale: bracket the largest that is not rejected, then bisect.
     high = 1.0
     while not rejects(counts, claim, level, high):
         if high >= _LARGEST:

@@ -84,9 +84,11 @@ def play(
     for side, data in enumerate((game.pair.without, game.pair.canary)):
         pieces = []
         for start in range(0, count, batch):
+            # Another key for each side and batch, so that all runs are independent.
             batch_key = jax.random.fold_in(jax.random.fold_in(key, side), start)
-            found = run_batch(_run_keys(batch_key, batch), data)
-            ratios, answers = found if isinstance(found, SegmentScores) else (found, {})
+            result = run_batch(_run_keys(batch_key, batch), data)
+            ratios, answers = result if isinstance(result, SegmentScores) else (result, {})
+            # The last batch is full too, for the same program; what is too much is cut off.
             pieces.append(np.asarray(ratios)[: count - start])
             if note is not None:
                 note(jax.tree.map(lambda each: int(np.max(each)), answers))
@@ -160,6 +162,7 @@ def sampled_gaussian(
     def run(key: Array, canary: Array) -> Array:
         drawn = jax.random.bernoulli(derive(key, "sample", 0), sampling_probability, (count,))
         answer = mechanism(derive(key, "noise", 0), drawn * canary, noise_multiplier)
+        # log(1 - q + q e^l) for l the log-likelihood ratio of a step that draws the canary.
         gain = jnp.expm1((2 * answer - 1) / (2 * noise_multiplier**2))
         return jnp.sum(jnp.log1p(sampling_probability * gain))
 

@@ -212,17 +212,17 @@ class Audit:
     def verdict(self) -> str:
         """The result as one line of text."""
         is_delta = self.fdp_delta is not None
-        whole = "delta at epsilon 0" if is_delta else f"epsilon at delta {self.delta:g}"
+        measure = "delta at epsilon 0" if is_delta else f"epsilon at delta {self.delta:g}"
         if self.refuted:
             return (
-                f"{self.name}: CLAIM REFUTED: {whole} is not {self.claimed:.4g} but at least "
+                f"{self.name}: CLAIM REFUTED: {measure} is not {self.claimed:.4g} but at least "
                 f"{self.audited:.4g} ({self.relation}). Release nothing with this mechanism."
             )
         if self.differences:
             return f"{self.name}: INCONCLUSIVE: {'; '.join(self.differences)}."
         if self.outcome == "inconclusive":
             return (
-                f"{self.name}: INCONCLUSIVE: at 99.9 % confidence {whole} is at least "
+                f"{self.name}: INCONCLUSIVE: at 99.9 % confidence {measure} is at least "
                 f"{max(self.audited, self.assumption_free):.4g}, above the claimed "
                 f"{self.claimed:.4g}, which is not refuted at {1 - self.level:.4%}. Repeat the "
                 "audit with more runs."

@@ -52,11 +52,13 @@ class Chunk(NamedTuple):
 
         if not self.overlaps:
             return compute_once(self, as_they_lie)
+        # Rows that an earlier chunk has summed come first here; they are moved to the end.
         shift = jnp.sum(~self.fresh)
 
         def turned() -> tuple[PyTree, Array]:
             return jax.tree.map(lambda leaf: jnp.roll(leaf, -shift, axis=0), as_they_lie())
 
+        # A branch stores its results, as in ``compute_once``.
         return lax.cond(shift > 0, turned, as_they_lie)
 
 
@@ -74,6 +76,7 @@ def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int
     fitting = max(1, min(most, CHUNK, numbers // max(numbers_per_row, 1)))
     if n <= min(BLOCK, fitting):
         return n
+    # A power of two, so that blocks hold the same rows whatever n is.
     return 1 << (min(n, fitting).bit_length() - 1)
 
 
@@ -115,6 +118,7 @@ def sum_chunks(
 
     def body(step, total):
         first = step * rows
+        # Slices have one size: the last chunk starts early.
         start = jnp.minimum(first, n - rows)
         fresh = start + jnp.arange(rows) >= first
         chunk = Chunk(step, start, fresh, n % rows != 0)
@@ -169,6 +173,7 @@ def count_rows(
 
     def contribution(chunk: Chunk) -> Array:
         rows, keep = chunk.stored(batch, mask)
+        # 0 and 1 are multiples of the grid that a bound of 1 gives: nothing is rounded.
         return flags(rows) & keep
 
     one = Summand((), jnp.dtype("float32"), bound=1.0)
@@ -197,6 +202,7 @@ def sum_blocks(
         rows = 1 << (min(most, SHARE).bit_length() - 1)
         size, steps = min(rows, BLOCK), -(-n // rows)
     else:
+        # Blocks of nearly equal size leave few rows of the last one empty.
         size = min(-(-n // -(-n // BLOCK)), most)
         count = -(-n // size)
         steps = -(-count // max(most // size, 1))
@@ -213,6 +219,7 @@ def sum_blocks(
 
 
 def _zero(summands: PyTree) -> PyTree:
+    # First of all: what is charged for rounding holds up to so many numbers.
     integers.check(jax.tree.leaves(summands, is_leaf=_is_summand))
     return jax.tree.map(lambda summand: summand.zero(), summands, is_leaf=_is_summand)
 
@@ -225,6 +232,7 @@ def _added(summands: PyTree, total: PyTree, parts: PyTree) -> PyTree:
 
 def _finished(summands: PyTree, total: PyTree) -> PyTree:
     kinds, structure = jax.tree.flatten(summands, is_leaf=_is_summand)
+    # One collective for all parts of the sum, and of integers, so that it is exact.
     wholes = integers.over_shares(structure.flatten_up_to(total))
     return structure.unflatten(
         [summand.finish(whole) for summand, whole in zip(kinds, wholes, strict=True)]

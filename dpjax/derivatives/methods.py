@@ -69,6 +69,7 @@ def gradient_sum(
         bookkeeping.gradient_sum, loss, permutation_invariant=permutation_invariant, rows=rows
     )
     if per_layer:
+        # L leaves within C / sqrt(L) each are within C together.
         return keeping(params, batch, mask, jnp.full(leaves, clip_norm / math.sqrt(leaves)))
     if method == "book_keeping":
         return keeping(params, batch, mask, clip_norm)

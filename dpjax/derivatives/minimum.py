@@ -61,6 +61,7 @@ def ridge_minimum(
     dtype, rows = records.dtype, records.of_unit_length()
     with jax.enable_x64(True):
         mu, bound, slope = float64(strength), float64(lipschitz), to_float64(tilt)
+        # With the margin of ``distance_bound``, whose proof needs steps of at most 1 / curvature.
         curvature = float64(smoothness) * (1 + 1e-6) + mu
         root = jnp.sqrt(mu / curvature)
         momentum = (1 - root) / (1 + root)

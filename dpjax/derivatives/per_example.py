@@ -77,6 +77,7 @@ class ClippedSum:
         total = self.wide(params, batch, mask)
         if isinstance(total, JointSum):
             return JointSum(*(each.leading for each in total))
+        # Hessians are of the flattened parameters, and those of a closed form are flat.
         if self.gradient_weight is None or linear_of(self.loss) is not None:
             return total.leading
         return general.flatten(params)[1](total.leading, as_sum=True)
@@ -94,6 +95,7 @@ class ClippedSum:
         batch = on_device(batch)
         weights = self.gradient_weight, self.hessian_weight
         order, clip_norm = self.permutation_invariant, self.clip_norm
+        # The closed form first: it needs no derivative of a record.
         sums = clipped_sums(self.loss, params, batch, mask, weights, clip_norm, order)
         if sums is None and self.hessian_weight is None:
             return methods.gradient_sum(

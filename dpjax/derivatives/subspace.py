@@ -156,7 +156,9 @@ def _sums(
             hessians = hessians.reshape(-1, k * k)
             return clipping.sanitize_nonfinite(gradients), clipping.sanitize_nonfinite(hessians)
 
+        # Stored: norm and sum must read the same numbers.
         gradients, hessians = compute_once(chunk, rows)
+        # The weights are the bounds, so that the joint norm is clipped to 1.
         factors = clipping.clip_factors(
             1.0, (gradients, weights[0]), (hessians, weights[1]), keep=keep
         )

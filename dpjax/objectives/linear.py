@@ -39,6 +39,7 @@ class Signs:
         unsigned = y.dtype.kind in "bu"
         if self.twin is None or (unsigned and self.twin[0] < 0):  # which 255 would equal
             return y
+        # Unsigned integers cannot hold -1.
         y = y.astype(np.float32) if unsigned else y
         number, label = self.twin
         return (np if isinstance(y, np.ndarray) else jnp).where(y == number, label, y)
@@ -165,6 +166,7 @@ class LinearLoss:
     def derivatives(self, score: Array, label: Any) -> tuple[Array, Array]:
         """Returns psi', () or (K,), and psi'', () or (K, K), of one record."""
         slope = jax.grad(self.value)
+        # Of K scores forward over backward, K products for K^2 entries.
         curve = jax.grad(slope) if self.outputs == 1 else jax.jacfwd(slope)
         return slope(score, label), curve(score, label)
 

@@ -198,6 +198,7 @@ class Objective:
             if (values := getattr(self, name)) is None:
                 continue
             numbers = kind(*map(float, values))
+            # An infinite one says that the Hessian jumps.
             bounded = numbers._replace(hessian_lipschitz=1.0) if kind is Constants else numbers
             if not (min(numbers) > 0 and all(value < float("inf") for value in bounded)):
                 raise ValueError(f"{name} must be finite and above 0, got {numbers}.")
@@ -213,6 +214,7 @@ class Objective:
 
     def tree_flatten(self) -> tuple[tuple, "Objective"]:
         """Returns the regularizer, if its numbers are leaves, and everything else."""
+        # Of one that a user wrote nobody knows which numbers it holds.
         if isinstance(self.regularizer, PENALTIES):
             return (self.regularizer,), self.data_term
         return (), self
@@ -260,6 +262,7 @@ class Objective:
             constants=self.constants if same else None,
             defaults=self.defaults if same else None,
             name=f"{self.name} of units ({reduction})",
+            # Without its margin the objective would not know that it predicts.
             model=LinearModel() if self.model is None and self.margin is not None else self.model,
         )
 

@@ -88,6 +88,7 @@ class Huber(Residual):
     def of_residual(self, r: Array) -> tuple[Array, Array, Array]:
         slope = jnp.clip(r, -self.threshold, self.threshold)
         inside = jnp.abs(r) <= self.threshold
+        # By the clipped slope one formula serves both sides of the threshold.
         return slope * (r - slope / 2), slope, jnp.asarray(inside, jnp.result_type(r))
 
 

@@ -26,6 +26,7 @@ def _register(penalty: _Class) -> _Class:
         return [(key, getattr(value, key.name)) for key in keys], None
 
     def unflatten(_: None, leaves: Iterable) -> Any:
+        # Past ``__post_init__``: a tracer, or a gradient, is no number to validate.
         value = object.__new__(penalty)
         for name, leaf in zip(names, leaves, strict=True):
             object.__setattr__(value, name, leaf)

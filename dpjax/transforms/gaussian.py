@@ -162,6 +162,7 @@ def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
         dimension: int = NUMBERS,
     ) -> Event:
         draws = UpdateSampling(FullBatch(1) if sampler is None else sampler, relation)
+        # Of one record: the sampler's scale counts again how many are moved.
         one = _validate.positive("sensitivity", sensitivity) / records_moved(relation)
         sensitivity = draws.sensitivity(one * draws.expected)
         return draws.event(
@@ -283,6 +284,7 @@ def noisy_mean(
         if per_example:
             draws.check(updates, mask)
         else:
+            # Gradients that nobody has summed have one axis more, and a bound each.
             shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(updates)]
             check_like(shapes, params, "pass per_example=True for gradients that are not summed.")
         return chain.update(updates, state, params, mask=mask, **extra)

@@ -56,9 +56,9 @@ class NoiseTransformation(optax.GradientTransformationExtraArgs):
     ) -> "NoiseTransformation":
         """Makes the pair that optax reads, with the event beside it."""
         check_callers(making=True)
-        made = super().__new__(cls, init, update)
-        made.event = event
-        return made
+        pair = super().__new__(cls, init, update)
+        pair.event = event
+        return pair
 
 
 def first_state(key: Array, params: PyTree) -> NoiseState:
@@ -71,9 +71,9 @@ def first_state(key: Array, params: PyTree) -> NoiseState:
     """
     check_callers()
     check_updates((), params, {})
-    own = jax.random.clone(key)  # traced where this is, even if ``key`` is not
-    claim(own, _ADVICE)
-    return NoiseState(own, jnp.zeros((), jnp.int32))
+    key = jax.random.clone(key)  # traced where this is, even if the caller's is not
+    claim(key, _ADVICE)
+    return NoiseState(key, jnp.zeros((), jnp.int32))
 
 
 def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
@@ -81,8 +81,9 @@ def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
 
     ``purpose`` is a fixed word, such as the name of the noise.
     """
-    own = derive(state.key, purpose, state.count)
-    return lambda i: fold(own, jnp.uint32([i]))
+    step_key = derive(state.key, purpose, state.count)
+    # One key for each leaf: leaves of one shape would get the same noise.
+    return lambda i: fold(step_key, jnp.uint32([i]))
 
 
 def add_noise(noise: Noise, key_of: Callable[[int], Array], updates: PyTree, stddev: Any) -> PyTree:
@@ -190,8 +191,9 @@ def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
 
     def add(state: NoiseState, updates: PyTree) -> PyTree:
         stddev = of_coordinate(sum(map(jnp.size, jax.tree.leaves(updates))))
-        own = derive(state.key, "ball_noise", state.count)
-        return add_noise(Ball(), lambda _: own, updates, stddev)
+        # One key for all leaves: the ball is in the space of all their entries.
+        step_key = derive(state.key, "ball_noise", state.count)
+        return add_noise(Ball(), lambda _: step_key, updates, stddev)
 
     def event(
         steps: int,

@@ -100,6 +100,7 @@ def gradient_sum(
             for part, of_part, factor in both
         ]
 
+    # The bound on a full gradient holds for each of its parts.
     norms = jnp.broadcast_to(clip_norm, len(reading.parts))
     summands = [Summand(part.shape, dtype, norms[i]) for i, part in enumerate(reading.parts)]
     sums = sum_blocks(n, rows, contribution, summands)
@@ -112,6 +113,7 @@ def gradient_sum(
 
 def rows_of(chunk: Chunk, batch: PyTree, mask: Array | None, n: int) -> tuple[PyTree, Array]:
     """Returns the records of a chunk, and a mask of those that contribute."""
+    # Past the last record that one is read again, and masked.
     rows = jnp.minimum(chunk.start + jnp.arange(chunk.fresh.size), n - 1)
     keep = chunk.fresh if mask is None else chunk.fresh & mask[rows]
     if isinstance(batch, Streamed):
@@ -166,6 +168,7 @@ def part_of(
     """
     if not used:
         return Materialized(leaf, shape)
+    # The gradients of several uses add up, so that no norm follows from one of them.
     if len(used) > 1 or isinstance(used[0][1].rule, ByEntry):
         return Materialized(leaf, shape, tuple(used))
     rule: Any = used[0][1].rule

@@ -120,6 +120,7 @@ class StreamedLinear:
         size = min(self.rows.size, rounding.BLOCK)
         rows = size * self.width
         chunks = -(-self.rows.size // rows)
+        # As many chunks at once as ``AT_ONCE`` allows.
         together = max(1, min(chunks, AT_ONCE // (rows * self.features)))
 
         def load(blocks: Chunk) -> PreparedLinear:
@@ -138,6 +139,7 @@ class StreamedLinear:
             here = first + jnp.arange(rows) < self.rows.size
             return in_blocks(x, y, here, self.labels, size)
 
+        # Stored: norm and sum must read the same numbers.
         directions, radius, label = compute_once(blocks, computed)
         prepared = PreparedLinear(directions, radius, self.width, label)
         return prepared.of_unit_length() if self.scaled else prepared
@@ -193,6 +195,7 @@ def prepare(
 
     def some_blocks(i: Array) -> PreparedLinear:
         positions = i * at_once * size + jnp.arange(at_once * size)
+        # Past the last record that one is read again, and counts for nothing.
         row = jnp.minimum(positions, n - 1)
         here = positions < n
         if counted is not None:
@@ -216,6 +219,7 @@ def stacked(count: int, at_once: int, some: Callable[[Any], PyTree]) -> Any:
 
         return jax.tree.map(into, out, some(i))
 
+    # Part after part into one array, so that the layout is in memory once.
     shapes = jax.eval_shape(some, jnp.int32(0))
     empty = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape[1:]), leaf.dtype), shapes)
     return lax.fori_loop(0, count // at_once, put, empty)
@@ -271,6 +275,7 @@ def in_blocks(
     counts, x = here & labels.accepts(y), x.astype(wide_dtype(x.dtype))
     y = y.astype(x.dtype)
     unit, radius = polar(x, labels.sign(y), counts)
+    # A label that does not count may be NaN, which no factor of 0 takes away.
     label = labels.beside(jnp.where(counts, y, 0))
     columns = unit.reshape(-1, size, x.shape[1]).swapaxes(1, 2)
     blocks = None if label is None else label.reshape(-1, size)
@@ -290,6 +295,7 @@ def polar(
     x = jnp.where(jnp.abs(x) < tiny, 0, x)
     good = good & jnp.all(jnp.abs(x) <= largest, axis=1)
     unit, radius = clipping.lengths(jnp.where(good[:, None], x, 0))
+    # Finite entries may still have an infinite length.
     good = good & (radius <= largest)
     unit = jnp.where(good[:, None] & (jnp.abs(unit) >= tiny), unit * sign[:, None], 0)
     return finite(unit), jnp.where(good, radius, 0)

@@ -73,6 +73,7 @@ def score_sums(
 
     def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Any:
         def scalars() -> tuple[Array, Array]:
+            # The score of r z and not of x: the norm must be that of what is added.
             slope, curve = one_score(
                 r * inner(params.astype(z.dtype), z, permutation_invariant), label
             )
@@ -85,6 +86,7 @@ def score_sums(
             return rounding.block_products(z, times(factor, first), permutation_invariant)
         no_gradient = gradient_weight is None
         for_gradient = jnp.zeros_like(second) if no_gradient else times(factor, first)
+        # The factor multiplies one side only: z z^T is then added once a record.
         left = z * times(factor, second)[:, None]
         rows = [left[:, start:end] for start, end in zip(starts, ends, strict=True)]
         # The gradient rides along as one more row of the weighted product.
@@ -132,9 +134,11 @@ def _panels(
         for start, end in zip(starts, ends, strict=True)
     ]
     shape = (ends[0] + 1, p)
+    # By row, so that the gradient has a grid of its own.
     bound = jnp.full((shape[0], 1), of_hessian)
     if gradient_weight is not None:
         bound = bound.at[-1].set(jnp.asarray(clip_norm * gradient_weight, dtype))
+    # One panel is a whole product, symmetric up to rounding; of several ``_mirrored`` makes it so.
     summands[0] = Summand(shape, dtype, bound, squares=int(len(starts) == 1))
     return summands
 
@@ -313,6 +317,7 @@ def _scores(weights: Array, z: Array, permutation_invariant: bool) -> Array:
 
 def _square(blocks: Array, outputs: int) -> Array:
     """(K p, K p) of the blocks (pairs, p, p) on and above the diagonal."""
+    # The number of the block that each pair of scores has, mirrored below the diagonal.
     place = np.zeros((outputs, outputs), int)
     place[np.triu_indices(outputs)] = np.arange(len(blocks))
     place = np.maximum(place, place.T)
@@ -348,6 +353,8 @@ def score_difference(
 
         def differences() -> Array:
             (here, usable), (there, usable_there) = clipped(params), clipped(anchor)
+            # Dropped at one point, a record is dropped: the gradient at the other alone has no
+            # small bound.
             return jnp.where(chunk.fresh[:, None] & usable & usable_there, here - there, 0)
 
         change = compute_once(chunk, differences)
