@@ -61,6 +61,7 @@ def upper_rate(count: np.ndarray | int, runs: int, level: np.ndarray | float) ->
         raise ValueError(f"level must be strictly between 0 and 1, got {level!r}.")
     runs = _validate.positive_int("runs", runs)
     count = np.asarray(count)
+    # A count of all runs has the bound 1; there the quantile is not defined.
     bound = stats.beta.isf(level, count + 1, np.maximum(runs - count, 1))
     return np.where(count >= runs, 1.0, bound)
 
@@ -91,6 +92,7 @@ def count_errors(scores: np.ndarray, other: np.ndarray, thresholds: np.ndarray |
     (np.int64(1), 2, np.int64(1))
     """
     on_d, on_other = np.sort(scores), np.sort(other)
+    # Above is strict: a score at the threshold decides for D.
     called = on_d.size - np.searchsorted(on_d, thresholds, side="right")
     missed = np.searchsorted(on_other, thresholds, side="right")
     return Counts(called, on_d.size, missed, on_other.size)

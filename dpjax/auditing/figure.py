@@ -42,6 +42,7 @@ def _panel(axes: Any, audit: Audit) -> None:
     order = audit.tradeoff[:, 0].argsort()
     positive, negative, claimed = audit.tradeoff[order].T
     seen = (positive > 0) & (negative > 0)
+    # Rates of a few runs are too noisy to draw.
     floor = 10 / audit.runs
     drawn = (claimed > 0) & (positive > 0)
     plotting.band(

@@ -64,6 +64,7 @@ def equation_mixes_examples(equation: Any) -> bool:
         return True
     if equation.primitive.name != "conv_general_dilated" or jax.default_backend() != "cpu":
         return False
+    # Both are made one dense product on a CPU, see above.
     double = any(atom.aval.dtype == "float64" for atom in equation.invars)
     parameters = equation.params
     return double or (parameters["feature_group_count"], parameters["batch_group_count"]) != (1, 1)

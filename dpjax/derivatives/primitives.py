@@ -69,6 +69,7 @@ def walk(
 
     for equation in jaxpr.eqns:
         values = [read(atom) for atom in equation.invars]
+        # A call is its equations, or a layer within ``jit`` would not be seen.
         if equation.primitive.name in INLINED:
             inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
             if not isinstance(inner, core.ClosedJaxpr):

@@ -285,6 +285,7 @@ def _descend(objective: Objective, data: _Data, start: np.ndarray) -> tuple[np.n
         hessian = _regular(objective, 2, data.hessian(params, every), params)
         with jax.enable_x64(True):
             move = np.asarray(_step(jnp.asarray(gradient), jnp.asarray(hessian), radius)[0])
+        # What the quadratic model promises; below ``_FLAT`` there is nothing left to gain.
         model = -float(gradient @ move + move @ hessian @ move / 2)
         if model < _FLAT:
             break
@@ -317,6 +318,7 @@ def _newton(data: _Data, objective: Objective) -> Optimum:
         curvature = data.hessian(params) + (l2 + 1e-13) * np.eye(len(params))
         move = _direction(params, gradient, curvature, l1)
         model = gradient @ move + l1 * (np.abs(params + move) - np.abs(params)).sum()
+        # Backtracks until the value falls by a part of what the model promises.
         share, (there, slope) = 1.0, at(params + move)
         while there > here + 1e-4 * share * model and share > 1e-6:
             share /= 2

@@ -41,6 +41,7 @@ class CrossEntropy:
                 f"{jnp.result_type(y)} of shape (n, {', '.join(map(str, jnp.shape(y)))}): "
                 f"{ONE_LABEL}, or take a loss of your own such as optax.softmax_cross_entropy."
             )
+        # So that labels with a sign need no conversion.
         if logits.size == 2:
             y = Classes(2).read(y)
         logits = at_least_float32(logits)

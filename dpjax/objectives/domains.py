@@ -107,6 +107,7 @@ class Box(_Domain):
         return optax.projections.projection_box(params, self.lower, self.upper)
 
     def excess(self, params: Params) -> Array:
+        # Over the larger bound, as it is relative to the set's size.
         past = [jnp.maximum(w - self.upper, self.lower - w).max() for w in jax.tree.leaves(params)]
         return jnp.stack(past).max() / max(abs(self.lower), abs(self.upper))
 
