@@ -68,6 +68,7 @@ class Unlabelled:
     columns: int = 1
 
     def parameters(self, features: int) -> int:
+        """Returns the number of parameters for rows of so many ``features``."""
         return features * self.columns
 
 
@@ -80,6 +81,7 @@ class LinearModel:
     """
 
     def parameters(self, features: int) -> int:
+        """Returns the number of parameters for rows of so many ``features``."""
         return features
 
     def score(self, params: Array, x: Array) -> Array:
@@ -98,6 +100,7 @@ class LinearClassifier:
     classes: int
 
     def parameters(self, features: int) -> int:
+        """Returns the number of parameters for rows of so many ``features``."""
         return features * self.classes
 
     def score(self, params: Array, x: Array) -> Array:
@@ -120,6 +123,7 @@ class LinearRegression(LinearModel):
     numeric = True
 
     def decide(self, scores: Array) -> Array:
+        """Returns the scores (n,)."""
         return scores
 
 

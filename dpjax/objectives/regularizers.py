@@ -96,6 +96,7 @@ class L1(_Penalty):
         return self.strength * _absolute_sum(params)
 
     def prox(self, params: Params, step_size: Array | float) -> Params:
+        """Returns argmin over x of |x - params|^2 / 2 + ``step_size`` times the penalty."""
         return prox_l1(params, step_size * self.strength)
 
 
@@ -120,6 +121,7 @@ class ElasticNet(_Penalty):
         return self.l1 * _absolute_sum(params) + self.l2 / 2 * _square_sum(params)
 
     def prox(self, params: Params, step_size: Array | float) -> Params:
+        """Returns argmin over x of |x - params|^2 / 2 + ``step_size`` times the penalty."""
         return prox_elastic_net(params, step_size * self.l1, step_size * self.l2)
 
 

@@ -168,6 +168,7 @@ class TwoLayer:
     hidden: int
 
     def parameters(self, features: int) -> int:
+        """Returns the number of parameters for rows of so many ``features``."""
         return self.hidden * (features + 1)
 
     def score(self, params: Array, x: Array) -> Array:
