@@ -32,8 +32,8 @@ MOST = {
     "reporting": (571, 4),
     "results": (1461, 10),
     "sampling": (1022, 6),
-    "training": (1344, 8),
-    "transforms": (1605, 8),
+    "training": (1352, 8),
+    "transforms": (1609, 8),
     "tuning": (1061, 7),
 }
 

@@ -174,9 +174,7 @@ def fit(
     check_closures(objective, params, example, _public_rows(examples, sizes, budget))
     lifted = objective if examples is records else objective.of_units()
     algorithm = _algorithm(optimizer, lifted, budget, params, clip_norm, sizes, options)
-    sets = {"training": records} if exact else {}
-    if held_out is not None:
-        sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
+    sets = _evaluated(records, exact, held_out, bounds)
     epoch = sizes["data_size"] / sizes["batch_size"]
     folder = checkpoint if team(mesh).leads else None  # of several processes one writes the table
     evaluator = Evaluator(net, measures, sets, epoch, folder, root, params)
@@ -194,6 +192,16 @@ def fit(
         watch=_watch(algorithm, evaluator, epoch, evaluate_every),
     )
     return _trained(net, loss, evaluator, solution)
+
+
+def _evaluated(
+    records: tuple[PyTree, PyTree], exact: bool, held_out: Any, bounds: tuple[float, float] | None
+) -> dict[str, tuple[PyTree, PyTree]]:
+    """Returns the records on which iterates are evaluated."""
+    sets = {"training": records} if exact else {}
+    if held_out is not None:
+        sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
+    return sets
 
 
 def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) -> Trained:

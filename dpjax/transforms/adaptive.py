@@ -97,6 +97,15 @@ def next_clip_norm(
     return jnp.clip(following, _SMALLEST, _LARGEST).astype(jnp.float32)
 
 
+def _check_positions(draws: UpdateSampling) -> None:
+    if draws.permutation_invariant:
+        raise ValueError(
+            f"under {draws.relation!r} a record shifts those behind it, whose norms may then round "
+            "to the other side of the clip norm, so that the count jumps. Use relation='zero_out', "
+            "or noisy_mean with a fixed clip norm."
+        )
+
+
 def adaptive_clip_and_noise(
     initial_clip_norm: float,
     *,
@@ -154,12 +163,7 @@ def adaptive_clip_and_noise(
         raise ValueError(f"initial_clip_norm must be from 1e-20 to 1e20, got {first!r}.")
     quantile, rate = _validate.open_unit("quantile", quantile), _validate.positive("rate", rate)
     draws = UpdateSampling(sampler, relation)
-    if draws.permutation_invariant:
-        raise ValueError(
-            f"under {relation!r} a record shifts those behind it, whose norms may then round to "
-            "the other side of the clip norm, so that the count jumps. Use relation='zero_out', or "
-            "noisy_mean with a fixed clip norm."
-        )
+    _check_positions(draws)
     expected = draws.expected
     sigma = expected * _COUNT_STDDEV if count_stddev is None else count_stddev
     of_gradient = gradient_multiplier(noise_multiplier, sigma)
