@@ -3,15 +3,18 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeVar, dataclass_transform, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, dataclass_transform, overload
 
 import jax
 
+if TYPE_CHECKING:
+    from jaxtyping import Bool, Float, Int, Integer, PyTree, Real, Shaped
+else:  # shapes in signatures are for readers, type checkers and tests, which read the annotations
+    Bool = Float = Int = Integer = PyTree = Real = Shaped = Any
+
 Array = jax.Array
-PyTree = Any
 Params = PyTree
-Example = PyTree
-Loss = Callable[[Params, Example], Array]
+Loss = Callable[[Params, Any], Array]
 
 Relation = Literal["zero_out", "replace_one", "add_or_remove_one"]
 
@@ -47,15 +50,6 @@ def pytree_dataclass(cls: Any = None, *, kw_only: bool = False) -> Any:
         ``{"static": True}`` are structure, all others children.
       kw_only: whether its own fields are given by name alone; of a class that is not yet a
         dataclass.
-
-    >>> @pytree_dataclass
-    ... class Clip:
-    ...     bound: float
-    >>> @pytree_dataclass
-    ... class Noise:
-    ...     bound: float
-    >>> jax.tree.structure(Clip(1.0)) == jax.tree.structure(Noise(1.0))
-    False
     """
     if cls is None:
         return functools.partial(pytree_dataclass, kw_only=kw_only)

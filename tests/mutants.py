@@ -34,7 +34,6 @@ from dpjax.derivatives import (
     clipping,
     general,
     integers,
-    per_example,
 )
 from dpjax.derivatives.ghost import parts
 from dpjax.derivatives.linear import scaled_rows as linear_records
@@ -592,7 +591,7 @@ def _(patch):
 def _(patch):
     def apart(loss, *, gradient_weight, hessian_weight, permutation_invariant):
         def wide(*asked):
-            return per_example.JointExpansion(
+            return derivatives.JointSum(
                 clipped_grad(
                     loss, clip_norm=gradient_weight, permutation_invariant=permutation_invariant
                 ).wide(*asked),
@@ -621,7 +620,7 @@ def _(patch):
                 ).wide(*asked)
                 for g, h in ((gradient_weight, huge), (huge, hessian_weight))
             )
-            return per_example.JointExpansion(first.gradient, second.hessian)
+            return derivatives.JointSum(first.gradient, second.hessian)
 
         return types.SimpleNamespace(wide=wide)
 

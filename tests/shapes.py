@@ -11,6 +11,7 @@ import types
 import typing
 
 import beartype
+import jax
 import jaxtyping
 from beartype.vale import Is
 from jaxtyping import jaxtyped
@@ -27,7 +28,9 @@ _checker = beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))
 def hints(annotated):
     """The annotations that hold a shape, by name; those without are left to the function."""
     module = vars(sys.modules[annotated.__module__])
-    names = {**vars(jaxtyping), **module, "PyTree": jaxtyping.PyTree}
+    # ``dpjax._typing`` has names without shapes in their place.
+    own = {"Array": jax.Array, "PyTree": jaxtyping.PyTree}
+    names = {**module, **vars(jaxtyping), **own}
     read = typing.get_type_hints(annotated, names, include_extras=True)
     return {name: _with_fields(hint) for name, hint in read.items() if _has_shape(hint)}
 

@@ -260,7 +260,7 @@ def test_what_a_recorded_training_does_is_what_it_does_unwatched(monkeypatch):
     # Watched it is another configuration, which its key would be folded with.
     monkeypatch.setattr(loop, "own_key", lambda key, algorithm, examples, params: key)
     algorithm = dpjax.dp_gradient_descent(
-        canaries.alternating(), dpjax.PrivacyBudget(4.0, DELTA), data_size=2, dimension=2,
+        canaries.LOSSES["alternating"], dpjax.PrivacyBudget(4.0, DELTA), data_size=2, dimension=2,
         steps=5, step_size=1.0, clip_norm=1e-3, certify=None,
     )  # fmt: skip
     without, canary, _ = canaries.records()
@@ -276,7 +276,7 @@ def test_what_a_recorded_training_does_is_what_it_does_unwatched(monkeypatch):
 def test_worlds_differ_by_what_the_relation_says(relation):
     without, canary, _ = canaries.records(relation)
     query = GradientQuery(
-        setting=Setting(canaries.bowl(), 2, relation), noise_multiplier=1.0, clip_norm=0.5
+        setting=Setting(canaries.LOSSES["bowl"], 2, relation), noise_multiplier=1.0, clip_norm=0.5
     )
     sums = [
         clipped_grad(query.objective, clip_norm=0.5)(jnp.zeros(3), world)
@@ -307,7 +307,7 @@ def test_audits_made_at_once_are_those_made_one_by_one():
 
 def test_an_audit_of_another_relation_is_refused():
     query = GradientQuery(
-        setting=Setting(canaries.bowl(), 2, "zero_out"), noise_multiplier=1.0, clip_norm=1.0
+        setting=Setting(canaries.LOSSES["bowl"], 2, "zero_out"), noise_multiplier=1.0, clip_norm=1.0
     )
     with pytest.raises(ValueError, match="replace_one"):
         games.single_answer(query, canaries.records("replace_one"), 2)
@@ -316,7 +316,7 @@ def test_an_audit_of_another_relation_is_refused():
 @pytest.mark.parametrize("isometric", [True, False])
 def test_the_score_of_either_form_of_matrix_noise(isometric):
     query = HessianQuery(
-        setting=Setting(canaries.bowl(), 2, "zero_out"),
+        setting=Setting(canaries.LOSSES["bowl"], 2, "zero_out"),
         noise_multiplier=1.2,
         clip_norm=1.0,
         isometric=isometric,
@@ -356,7 +356,7 @@ def ratio_wrong(diagonal, off_diagonal):
     return mechanism
 
 
-BOWL = Setting(canaries.bowl(), 2, "zero_out")
+BOWL = Setting(canaries.LOSSES["bowl"], 2, "zero_out")
 
 
 def planted(query):
@@ -438,7 +438,7 @@ class NoisePerMicroBatch(GradientQuery):
 
 def descent_asking(query, relation="zero_out"):
     algorithm = dpjax.dp_gradient_descent(
-        canaries.alternating(), dpjax.PrivacyBudget(4.0, DELTA, relation), data_size=2,
+        canaries.LOSSES["alternating"], dpjax.PrivacyBudget(4.0, DELTA, relation), data_size=2,
         dimension=2, steps=20, step_size=1.0, clip_norm=1e-3, certify=None,
     )  # fmt: skip
     own = algorithm.query
@@ -462,7 +462,7 @@ def solve_with_one_key(algorithm, data, *, key):
 
 def descent_with_one_key():
     algorithm = dpjax.dp_gradient_descent(
-        canaries.alternating(), dpjax.PrivacyBudget(4.0, DELTA), data_size=2, dimension=2,
+        canaries.LOSSES["alternating"], dpjax.PrivacyBudget(4.0, DELTA), data_size=2, dimension=2,
         steps=6, step_size=1.0, clip_norm=1e-3, certify=None,
     )  # fmt: skip
     return games.training(algorithm, canaries.records(), solve_with_one_key)
@@ -596,8 +596,8 @@ class Asker(SingleQueryAlgorithm):
 def asked(how, quiet=1.0):
     """The audit of few runs of an ``Asker``."""
     plan = dpjax.dp_gradient_descent(
-        canaries.winding(), dpjax.PrivacyBudget(4.0, DELTA), data_size=2, dimension=2, steps=2,
-        clip_norm=1.0, step_size=1.0,
+        canaries.LOSSES["winding"], dpjax.PrivacyBudget(4.0, DELTA), data_size=2, dimension=2,
+        steps=2, clip_norm=1.0, step_size=1.0,
     )  # fmt: skip
     kept = ("steps", "declared", "max_steps", "dimension", "accountant", "query")
     numbers = {f.name: getattr(plan.query, f.name) for f in dataclasses.fields(plan.query)}

@@ -8,6 +8,7 @@ import pathlib
 import pkgutil
 import re
 import shlex
+import textwrap
 import tomllib
 import types
 
@@ -267,8 +268,18 @@ def test_every_argument_of_a_factory_is_documented_by_it_or_by_the_room():
     assert unexplained(factory, shared - {"objective"}) == {"objective", "pace"}
 
 
+def attributes(kind):
+    """The attributes of a class, and of those above it, that have a docstring below them."""
+    for base in kind.__mro__:
+        if base.__module__.startswith("dpjax."):
+            body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body
+            for node, below in itertools.pairwise(body):
+                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                    yield ast.unparse(getattr(node, "target", node)).partition(" ")[0]
+
+
 def undocumented(module):
-    """Public methods without a docstring, their own or that of the method they override."""
+    """Public methods without a docstring, their own or that of the member they override."""
     for name, kind in vars(module).items():
         own = isinstance(kind, type) and kind.__module__ == module.__name__
         if not own or name.startswith("_"):
@@ -278,7 +289,11 @@ def undocumented(module):
             code = getattr(value, "__func__", getattr(value, "fget", value))
             ours = str(getattr(code, "__module__", "")).startswith("dpjax")
             public = written and ours and not member.startswith("_")
-            if public and not inspect.getdoc(getattr(kind, member)):
+            if (
+                public
+                and not inspect.getdoc(getattr(kind, member))
+                and (member not in attributes(kind))
+            ):
                 yield f"{kind.__qualname__}.{member}"
 
 

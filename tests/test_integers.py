@@ -82,8 +82,7 @@ def test_the_sum_over_records_does_not_depend_on_the_order_of_chunks(permutation
             Margin(lambda m: jnp.logaddexp(0.0, -m)),
             records,
             w,
-            gradient_weight=1.0,
-            hessian_weight=0.2,
+            weights=(1.0, 0.2),
             clip_norm=1.0,
             permutation_invariant=permutation_invariant,
         )

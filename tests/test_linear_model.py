@@ -229,7 +229,7 @@ def test_a_hessian_in_panels_is_the_hessian(permutation_invariant, monkeypatch):
     rng = np.random.default_rng(3)
     records = linear_records.prepare((rng.normal(size=(300, 11)).astype(np.float32), np.ones(300)))
     w = jnp.asarray(rng.normal(size=11), jnp.float32)
-    weights = {"gradient_weight": 0.7, "hessian_weight": 0.4, "clip_norm": 0.5}
+    weights = {"weights": (0.7, 0.4), "clip_norm": 0.5}
 
     def both():
         jax.clear_caches()

@@ -252,7 +252,7 @@ def test_a_ledger_books_another_law_exactly_and_one_of_unsampled_gaussians_refus
 @pytest.mark.computes
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_audit_proves_nine_tenths_of_the_claim(kind):
-    algorithm = build(kind, canaries.winding(), data_size=2, dimension=1)
+    algorithm = build(kind, canaries.LOSSES["winding"], data_size=2, dimension=1)
     game = auditing.games.training(algorithm, canaries.records())
     result = auditing.attack(game, name="outside", key=KEY, gates=(100_000, 0.9))
     assert result.passed and result.audited >= 0.9 * result.claimed, result

@@ -73,7 +73,7 @@ def test_one_record_moves_the_minimum_by_its_sensitivity(relation):
         other = without_one(relation, x, y, 1e3 * random.normal(size=P))
         moved = np.linalg.norm(exact(query, (x, y)) - exact(query, other))
         assert 0 < moved <= query.sensitivity
-    worst = minimizer(relation, canaries.falling())
+    worst = minimizer(relation, canaries.LOSSES["falling"])
     x, y = records(9, p=1)
     x[0] = 1
     y[0] = 1

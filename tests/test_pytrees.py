@@ -99,7 +99,7 @@ def test_an_algorithm_with_a_class_that_jax_registers_is_refused():
         pass
 
     algorithm = dpjax.dp_gradient_descent(
-        canaries.alternating(), dpjax.PrivacyBudget(4.0, 1e-5), data_size=2, dimension=2,
+        canaries.LOSSES["alternating"], dpjax.PrivacyBudget(4.0, 1e-5), data_size=2, dimension=2,
         steps=2, step_size=1.0, clip_norm=1e-3, certify=None,
     )  # fmt: skip
     own = algorithm.query

@@ -241,7 +241,7 @@ def test_momentum_is_of_displacements_and_not_of_gradients():
 
 def loud(**more):
     """One record of N, whose gradient is the clip norm along the first coordinate, hardly noisy."""
-    algorithm = build(objective=canaries.dirac(), clip_norm=1.0, step_size=0.5, **more)
+    algorithm = build(objective=canaries.LOSSES["dirac"], clip_norm=1.0, step_size=0.5, **more)
     return quiet(algorithm), jnp.zeros((N, 1)).at[0].set(1.0)
 
 

@@ -330,7 +330,7 @@ def test_a_unit_with_a_coefficient_that_is_not_finite_contributes_nothing():
     x = np.array([[[0.1], [9.0]]], np.float32)
     records = ((x, np.zeros((1, 2), np.float32)), np.ones((1, 2), bool))
     units = linear_units.prepare_units(records, None, "mean", labels=Softmax(3).labels)
-    weights = {"gradient_weight": 1.0, "hessian_weight": 1.0, "clip_norm": 50.0}
+    weights = {"weights": (1.0, 1.0), "clip_norm": 50.0}
     found = linear_units.unit_sums(Broken(3), units, jnp.arange(3.0), **weights)
     assert not any(np.any(sum_.leading) for sum_ in found)
     found = linear_units.unit_sums(Softmax(3), units, jnp.arange(3.0), **weights)
@@ -367,9 +367,7 @@ def contributions(data):
     prepared, w = linear_units.prepare_units(data, None, "sum"), jnp.zeros(data[0][0].shape[2])
 
     def sums(weights, phi):
-        g, h = weights
-        more = {"gradient_weight": g, "hessian_weight": h, "clip_norm": 1.0}
-        return linear_units.unit_sums(Margin(phi), prepared, w, **more)
+        return linear_units.unit_sums(Margin(phi), prepared, w, weights, 1.0)
 
     return [
         [part.leading for part, weight in zip(sums(weights, phi), weights, strict=True) if weight]
@@ -516,7 +514,7 @@ def test_the_same_attack_refutes_the_claim_for_single_rows():
     """A person with four rows is not protected by a guarantee for one row."""
     k, n = 4, 10
     algorithm = ALL["dp-gd"].factory(
-        canaries.dirac(),
+        canaries.LOSSES["dirac"],
         dpjax.PrivacyBudget(2.0, 1e-5),
         data_size=n,
         dimension=3,

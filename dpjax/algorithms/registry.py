@@ -49,7 +49,7 @@ class Scenario:
     norm and the others nothing.
 
     Args:
-      loss: name of a function of ``dpjax.auditing.canaries`` without arguments.
+      loss: a name in ``dpjax.auditing.canaries.LOSSES``.
       settings: further arguments of the factory.
       data_size: number of records n.
       dimension: number of parameters p.

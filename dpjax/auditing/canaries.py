@@ -14,6 +14,7 @@ import numpy as np
 from dpjax._typing import Array, PyTree, Relation
 from dpjax.objectives import L2, Constants, Objective
 
+# So far above every clip norm that a canary is always clipped.
 _SCALE = 1e3
 # The mean of 20 unit steps, from anchor to anchor.
 _ANCHORS = 10.5
@@ -50,6 +51,29 @@ def records(relation: Relation = "zero_out", null: int = 1) -> NeighbouringPair:
     return NeighbouringPair(without, jnp.concatenate([jnp.ones((1, 1)), rest]), relation)
 
 
+def labelled(relation: Relation = "zero_out", null: int = 1) -> NeighbouringPair:
+    """Returns the pair of ``records`` as (x, y) for losses of the margin: one feature, label 1.
+
+    The arguments are those of ``records``.
+
+    >>> labelled().canary[0].ravel().tolist()
+    [1.0, 0.0]
+    """
+    pair = records(relation, null)
+    without, canary = ((rows, jnp.ones(rows.shape[0])) for rows in (pair.without, pair.canary))
+    return NeighbouringPair(without, canary, relation)
+
+
+def nulled() -> NeighbouringPair:
+    """Returns a pair of data sets in which the canary has label 1, or is a null record.
+
+    >>> nulled().without[1].tolist()
+    [nan, nan]
+    """
+    x, null = jnp.zeros((2, 1)), jnp.nan
+    return NeighbouringPair((x, jnp.full(2, null)), (x, jnp.array([1.0, null])), "zero_out")
+
+
 def persons(pair: NeighbouringPair, max_records: int) -> NeighbouringPair:
     """Returns the pair with each record as a person who has it ``max_records`` times.
 
@@ -79,149 +103,6 @@ def without_nulls(pair: NeighbouringPair) -> tuple[PyTree, PyTree]:
     return jax.tree.map(lambda rows: rows[:2], both)
 
 
-def nulled() -> NeighbouringPair:
-    """Returns a pair of data sets in which the canary has label 1, or is a null record.
-
-    >>> nulled().without[1].tolist()
-    [nan, nan]
-    """
-    x, null = jnp.zeros((2, 1)), jnp.nan
-    return NeighbouringPair((x, jnp.full(2, null)), (x, jnp.array([1.0, null])), "zero_out")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Certain:
-    def parameters(self, features: int) -> int:
-        return features
-
-    def score(self, params: Array, x: Array) -> Array:
-        return 1 + x @ params
-
-
-def slope() -> Objective:
-    """Returns the loss of one parameter whose gradient is the label; near 0 it predicts label 1.
-
-    >>> jax.grad(slope().loss)(jnp.zeros(1), (jnp.zeros(1), 1.0)).tolist()
-    [1000.0]
-    """
-    return Objective(_slope_loss, name="slope canary", model=_Certain())
-
-
-def alternating() -> Objective:
-    """Returns a loss whose gradient changes sign at every step of unit length; p is at least 2.
-
-    The public regularizer moves the second parameter by one each step, which the canary's loss
-    uses as a clock. Noise that repeats over steps then cancels in the sum that adds up the canary.
-
-    >>> objective = alternating()
-    >>> jax.grad(objective.loss)(jnp.array([0.0, 1.0]), jnp.ones(1)).tolist()
-    [-1000.0, 0.0]
-    """
-    return Objective(_alternating_loss, regularizer=_clock, name="alternating canary")
-
-
-def winding() -> Objective:
-    """Returns a loss whose gradient and Hessian turn with every move of the parameters.
-
-    >>> bool(jnp.linalg.norm(jax.grad(winding().loss)(jnp.zeros(3), jnp.ones(1))) > 1000)
-    True
-    """
-    return Objective(_winding_loss, name="winding canary")
-
-
-def dirac() -> Objective:
-    """Returns a loss whose gradient is along one coordinate at all parameters.
-
-    >>> jax.grad(dirac().loss)(jnp.ones(3), jnp.ones(1)).tolist()
-    [1000.0, 0.0, 0.0]
-    """
-    return Objective(_dirac_loss, name="Dirac canary")
-
-
-def dense() -> Objective:
-    """Returns a dense layer with one output and a large input, whose norm book-keeping must find.
-
-    >>> jax.grad(dense().loss)(jnp.zeros(2), jnp.ones(1)).tolist()
-    [600.0, 800.0]
-    """
-    return Objective(_dense_loss, name="dense canary")
-
-
-def network() -> Objective:
-    """Returns the output of a network of 7 parameters: two tanh units and a dense one.
-
-    Its last bias gives a record a large gradient at all parameters, including zero.
-
-    >>> jax.grad(network().loss)(jnp.zeros(7), jnp.ones(1)).tolist()[-1]
-    1000.0
-    """
-    return Objective(_network_loss, name="network canary")
-
-
-def bowl() -> Objective:
-    """Returns a loss whose Hessian is a multiple of the identity.
-
-    Spectral clipping would leave it sqrt(p) times larger than Frobenius clipping does.
-
-    >>> jax.hessian(bowl().loss)(jnp.zeros(2), jnp.ones(1)).tolist()
-    [[1000.0, 0.0], [0.0, 1000.0]]
-    """
-    return Objective(_bowl_loss, name="bowl canary")
-
-
-def seesaw() -> Objective:
-    """Returns a loss whose gradient and curvature both change sign at every step of unit length.
-
-    Like ``alternating``, but along the gradient of the public regularizer, so that the canary
-    always changes the gradient's norm by all of its own. The regularizer also adds constant
-    negative curvature along the first parameter, so that it always changes the smallest eigenvalue.
-
-    >>> jax.hessian(seesaw().loss)(jnp.array([0.0, 1.0]), jnp.ones(1))[0, 0].item()
-    -1000.0
-    >>> jax.hessian(seesaw().regularizer)(jnp.zeros(2))[0, 0].item()
-    -8.0
-    """
-    return Objective(_seesaw_loss, regularizer=_dome, name="seesaw canary")
-
-
-def falling() -> Objective:
-    """Returns a loss of the margin with derivative -1, plus half the squared norm.
-
-    It moves the minimum by the largest distance that a convex loss with derivative 1 allows.
-
-    >>> falling().margin(jnp.array(2.0)).item()
-    -2.0
-    """
-    return Objective(_falling_loss, L2(1.0), _falling, Constants(1.0, 1e-6, 1e-6), "falling canary")
-
-
-def labelled(relation: Relation = "zero_out", null: int = 1) -> NeighbouringPair:
-    """Returns the pair of ``records`` as (x, y) for losses of the margin: one feature, label 1.
-
-    The arguments are those of ``records``.
-
-    >>> labelled().canary[0].ravel().tolist()
-    [1.0, 0.0]
-    """
-    pair = records(relation, null)
-    without, canary = ((rows, jnp.ones(rows.shape[0])) for rows in (pair.without, pair.canary))
-    return NeighbouringPair(without, canary, relation)
-
-
-def departing() -> Objective:
-    """Returns a loss whose gradient changes sign at the first step away from an SVRG anchor.
-
-    For epochs of 20 unit steps and p of at least 2. The public regularizer, by its proximal
-    operator, moves the second parameter by one each step, so that anchors are at multiples of 10.5
-    and no other iterate is.
-
-    >>> gradient = jax.grad(departing().loss)
-    >>> [gradient(jnp.array([0.0, at]), jnp.ones(1))[0].item() for at in (10.5, 11.5, 21.0)]
-    [-1000.0, 1000.0, -1000.0]
-    """
-    return Objective(_departing_loss, regularizer=_Clock(), name="departing canary")
-
-
 def matrix(kind: str, dimension: int) -> Array:
     """Returns a symmetric matrix of Frobenius norm 1.
 
@@ -239,23 +120,68 @@ def matrix(kind: str, dimension: int) -> Array:
     return jnp.zeros((dimension, dimension)).at[[0, 1], [1, 0]].set(np.sqrt(0.5))
 
 
-def _falling(margin: Array) -> Array:
+def _sign_by_clock(params: Array) -> Array:
+    # Without derivatives: of the sign the canary's gradient must see nothing.
+    return jax.lax.stop_gradient(jnp.sign(jnp.cos(jnp.pi * params[1])))
+
+
+def _slope(params: Array, example: tuple[Array, Array]) -> Array:
+    return _SCALE * example[1] * params[0]
+
+
+def _dirac(params: Array, example: Array) -> Array:
+    return _SCALE * example[0] * params[0]
+
+
+def _winding(params: Array, example: Array) -> Array:
+    return _SCALE * example[0] * jnp.sum(jnp.sin(3 * params + jnp.arange(params.size)))
+
+
+def _alternating(params: Array, example: Array) -> Array:
+    return _SCALE * example[0] * _sign_by_clock(params) * params[0]
+
+
+def _departing(params: Array, example: Array) -> Array:
+    epoch = jax.lax.stop_gradient(params[1]) / _ANCHORS
+    sign = jnp.where(jnp.abs(epoch - jnp.round(epoch)) < 0.25 / _ANCHORS, -1.0, 1.0)
+    return _SCALE * example[0] * sign * params[0]
+
+
+def _seesaw(params: Array, example: Array) -> Array:
+    return _SCALE * example[0] * _sign_by_clock(params) * (params[1] + params[0] ** 2 / 2)
+
+
+def _bowl(params: Array, example: Array) -> Array:
+    return _SCALE * example[0] * (jnp.sum(params) + params @ params / 2)
+
+
+def _dense(params: Array, example: Array) -> Array:
+    rest = jnp.zeros(params.size - 2)
+    return params @ (_SCALE * example[0] * jnp.concatenate([jnp.array([0.6, 0.8]), rest]))
+
+
+def _network(params: Array, example: Array) -> Array:
+    hidden = jnp.tanh(params[:2] * example[0] + params[2:4])
+    return _SCALE * example[0] * (params[4:6] @ hidden + params[6])
+
+
+def _falling_margin(margin: Array) -> Array:
     return -margin
 
 
-def _falling_loss(params: Array, example: tuple[Array, Array]) -> Array:
+def _falling(params: Array, example: tuple[Array, Array]) -> Array:
     x, y = example
-    return _falling(y * (x @ params))
+    return _falling_margin(y * (x @ params))
 
 
-def _alternating_loss(params: Array, example: Array) -> Array:
-    sign = jnp.sign(jnp.cos(jnp.pi * params[1]))
-    return _SCALE * example[0] * jax.lax.stop_gradient(sign) * params[0]
+def _clock(params: Array) -> Array:
+    # A public linear penalty: it moves the second parameter by one at each step of unit length.
+    return -params[1]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Clock:
-    """The linear penalty of ``alternating`` with a prox, for proximal algorithms."""
+    """The same with a prox, for proximal algorithms, which others refuse."""
 
     def __call__(self, params: Array) -> Array:
         return _clock(params)
@@ -264,47 +190,52 @@ class _Clock:
         return params.at[1].add(jnp.asarray(step_size, params.dtype))
 
 
-def _departing_loss(params: Array, example: Array) -> Array:
-    epoch = jax.lax.stop_gradient(params[1]) / _ANCHORS
-    sign = jnp.where(jnp.abs(epoch - jnp.round(epoch)) < 0.25 / _ANCHORS, -1.0, 1.0)
-    return _SCALE * example[0] * sign * params[0]
-
-
-def _seesaw_loss(params: Array, example: Array) -> Array:
-    sign = jax.lax.stop_gradient(jnp.sign(jnp.cos(jnp.pi * params[1])))
-    return _SCALE * example[0] * sign * (params[1] + params[0] ** 2 / 2)
-
-
 def _dome(params: Array) -> Array:
+    # Zero with a zero gradient everywhere, and with curvature -8 along the first parameter.
     flat = (params[0] - jax.lax.stop_gradient(params[0])) ** 2
     return -params[1] - 4 * flat
 
 
-def _clock(params: Array) -> Array:
-    return -params[1]
+@dataclasses.dataclass(frozen=True)
+class _Certain:
+    """A model of one parameter that predicts label 1 near 0."""
+
+    def parameters(self, features: int) -> int:
+        return features
+
+    def score(self, params: Array, x: Array) -> Array:
+        return 1 + x @ params
 
 
-def _winding_loss(params: Array, example: Array) -> Array:
-    return _SCALE * example[0] * jnp.sum(jnp.sin(3 * params + jnp.arange(params.size)))
-
-
-def _slope_loss(params: Array, example: tuple[Array, Array]) -> Array:
-    return _SCALE * example[1] * params[0]
-
-
-def _dirac_loss(params: Array, example: Array) -> Array:
-    return _SCALE * example[0] * params[0]
-
-
-def _dense_loss(params: Array, example: Array) -> Array:
-    rest = jnp.zeros(params.size - 2)
-    return params @ (_SCALE * example[0] * jnp.concatenate([jnp.array([0.6, 0.8]), rest]))
-
-
-def _network_loss(params: Array, example: Array) -> Array:
-    hidden = jnp.tanh(params[:2] * example[0] + params[2:4])
-    return _SCALE * example[0] * (params[4:6] @ hidden + params[6])
-
-
-def _bowl_loss(params: Array, example: Array) -> Array:
-    return _SCALE * example[0] * (jnp.sum(params) + params @ params / 2)
+LOSSES: dict[str, Objective] = {
+    # One parameter; the gradient is the label.
+    "slope": Objective(_slope, name="slope canary", model=_Certain()),
+    # The gradient is along one coordinate at all parameters.
+    "dirac": Objective(_dirac, name="Dirac canary"),
+    # Gradient and Hessian turn with every move of the parameters.
+    "winding": Objective(_winding, name="winding canary"),
+    # The gradient changes sign at every step of unit length, as the second parameter counts them.
+    # Noise that repeats over steps cancels in the sum that adds up the canary.
+    "alternating": Objective(_alternating, regularizer=_clock, name="alternating canary"),
+    # The gradient changes sign at the first step away from an SVRG anchor, for epochs of 20 unit
+    # steps: anchors are at multiples of 10.5 on the clock, and no other iterate is.
+    "departing": Objective(_departing, regularizer=_Clock(), name="departing canary"),
+    # Gradient and curvature both change sign at every step of unit length. They are along the
+    # regularizer's gradient and negative curvature, so that the canary always changes the
+    # gradient's norm by all of its own, and the smallest eigenvalue too.
+    "seesaw": Objective(_seesaw, regularizer=_dome, name="seesaw canary"),
+    # The Hessian is a multiple of the identity: spectral clipping would leave it sqrt(p) times
+    # larger than Frobenius clipping does.
+    "bowl": Objective(_bowl, name="bowl canary"),
+    # A dense layer with one output and a large input, whose norm book-keeping must find.
+    "dense": Objective(_dense, name="dense canary"),
+    # Two tanh units and a dense one, 7 parameters. The last bias gives a record a large gradient at
+    # all parameters, zero included.
+    "network": Objective(_network, name="network canary"),
+    # Derivative -1 by the margin, plus half the squared norm: it moves the minimum by the largest
+    # distance that a convex loss with derivative 1 allows.
+    "falling": Objective(
+        _falling, L2(1.0), _falling_margin, Constants(1.0, 1e-6, 1e-6), "falling canary"
+    ),
+}
+"""Losses by the name that a ``Scenario`` gives; those with a clock need two parameters or more."""

@@ -140,18 +140,9 @@ def _corners(event: Event, scale: float) -> np.ndarray:
     bounds = deltas(event, sizes, scale)
     # In the other order, at e^-e: 1 - e^-e + e^-e delta(e).
     opposite = -np.expm1(-sizes) + np.exp(-sizes) * bounds
-    return envelope(np.where(_LOSSES < 0, opposite, bounds), np.exp(_LOSSES))
-
-
-def envelope(bounds: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-    """Returns the corners of the maximum of the lines 1 - delta - slope a, by increasing a.
-
-    Args:
-      bounds: delta of each line.
-      slopes: increasing.
-    """
-    # Steeper lines meet at smaller a. Left of the last corner the curve is extended flat, a lower
-    # bound.
+    bounds, slopes = np.where(_LOSSES < 0, opposite, bounds), np.exp(_LOSSES)
+    # The maximum of the lines 1 - delta - slope a: steeper ones meet at smaller a. Left of the last
+    # corner the curve is extended flat, a lower bound.
     alphas = np.minimum.accumulate(-np.diff(bounds) / np.diff(slopes))
     alphas = np.concatenate([[1.0], np.clip(alphas, 0, 1)])
     betas = 1 - bounds - slopes * alphas

@@ -61,6 +61,7 @@ def upper_rate(count: np.ndarray | int, runs: int, level: np.ndarray | float) ->
         raise ValueError(f"level must be strictly between 0 and 1, got {level!r}.")
     runs = _validate.positive_int("runs", runs)
     count = np.asarray(count)
+    # A count of all runs has the bound 1; there the quantile is not defined.
     bound = stats.beta.isf(level, count + 1, np.maximum(runs - count, 1))
     return np.where(count >= runs, 1.0, bound)
 
@@ -71,9 +72,6 @@ def clopper_pearson_delta(counts: Counts, level: float) -> float:
     Args:
       counts: errors at a threshold fixed beforehand.
       level: probability that the bound is above the true delta, at most.
-
-    Raises:
-      ValueError: as ``upper_rate``.
 
     >>> round(clopper_pearson_delta(Counts(0, 10_000, 7_000, 10_000), 1e-3), 3)
     0.284
@@ -94,6 +92,7 @@ def count_errors(scores: np.ndarray, other: np.ndarray, thresholds: np.ndarray |
     (np.int64(1), 2, np.int64(1))
     """
     on_d, on_other = np.sort(scores), np.sort(other)
+    # Above is strict: a score at the threshold decides for D.
     called = on_d.size - np.searchsorted(on_d, thresholds, side="right")
     missed = np.searchsorted(on_other, thresholds, side="right")
     return Counts(called, on_d.size, missed, on_other.size)

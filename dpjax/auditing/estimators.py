@@ -45,9 +45,6 @@ def clopper_pearson_epsilon(counts: Counts, delta: float, level: float = LEVEL) 
     Returns:
       At least 0, of the shape of the counts.
 
-    Raises:
-      ValueError: as ``upper_rate``.
-
     Reference: Jagielski, Ullman and Oprea (2020), section 3.
 
     >>> print(clopper_pearson_epsilon(Counts(10, 10_000, 5_000, 10_000), 1e-5).round(2))
@@ -77,9 +74,8 @@ def curve_p_value(counts: Counts, claim: Claim, scale: float = 1.0) -> float:
 
     Reference: Fisher (1932), Statistical methods for research workers, section 21.1.
 
-    >>> from dpjax.accounting import Event, Release
-    >>> from dpjax.auditing.claims import GaussianClaim
-    >>> claim = GaussianClaim(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> from dpjax.auditing.games import gaussian
+    >>> claim = gaussian(noise_multiplier=1.0).claim
     >>> curve_p_value(Counts(3_000, 10_000, 3_000, 10_000), claim) < 0.1
     True
     >>> curve_p_value(Counts(3_085, 10_000, 3_085, 10_000), claim) > 0.5
@@ -98,9 +94,8 @@ def rejects(counts: Counts, claim: Claim, level: float = LEVEL, scale: float = 1
 
     At scale 1 a sound mechanism is rejected with probability ``level`` at most.
 
-    >>> from dpjax.accounting import Event, Release
-    >>> from dpjax.auditing.claims import GaussianClaim
-    >>> claim = GaussianClaim(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> from dpjax.auditing.games import gaussian
+    >>> claim = gaussian(noise_multiplier=1.0).claim
     >>> rejects(Counts(2_900, 10_000, 2_900, 10_000), claim)
     True
     """
@@ -126,12 +121,12 @@ def audited_scale(counts: Counts, claim: Claim, level: float = LEVEL) -> float:
 
     Reference: Nasr et al. (2023), Tight auditing of differentially private machine learning.
 
-    >>> from dpjax.accounting import Event, Release
-    >>> from dpjax.auditing.claims import GaussianClaim
-    >>> claim = GaussianClaim(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> from dpjax.auditing.games import gaussian
+    >>> claim = gaussian(noise_multiplier=1.0).claim
     >>> round(audited_scale(Counts(30_854, 100_000, 30_854, 100_000), claim), 2)
     1.02
     """
+    # Curves are ordered by the scale: bracket the largest that is not rejected, then bisect.
     high = 1.0
     while not rejects(counts, claim, level, high):
         if high >= _LARGEST:
@@ -170,9 +165,8 @@ def choose_thresholds(
       delta: of the claim.
       level: at which the bounds will be taken.
 
-    >>> from dpjax.accounting import Event, Release
-    >>> from dpjax.auditing.claims import GaussianClaim
-    >>> claim = GaussianClaim(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> from dpjax.auditing.games import gaussian
+    >>> claim = gaussian(noise_multiplier=1.0).claim
     >>> draws = np.random.default_rng(0).normal(size=(2, 100_000))
     >>> -1 < choose_thresholds(draws[0], draws[1] + 1, claim, 1e-5).curve < 2
     True
@@ -237,9 +231,8 @@ def estimate(
 
     Privacy: NOT PRIVATE; run it on synthetic records.
 
-    >>> from dpjax.accounting import Event, Release
-    >>> from dpjax.auditing.claims import GaussianClaim
-    >>> claim = GaussianClaim(Event((Release("gaussian", 1, noise_multiplier=1.0),), "zero_out"))
+    >>> from dpjax.auditing.games import gaussian
+    >>> claim = gaussian(noise_multiplier=1.0).claim
     >>> draws = np.random.default_rng(0).normal(size=(2, 100_000))
     >>> 0.9 < estimate(draws[0], draws[1] + 1, claim, 1e-5).epsilon_curve / 4.377 < 1
     True

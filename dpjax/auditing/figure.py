@@ -21,8 +21,6 @@ def plot_audits(audits: Sequence[Audit], path: str | os.PathLike) -> None:
     Raises:
       ImportError: if matplotlib is not installed.
       ValueError: if there is no audit, or the ending names no format.
-
-    Privacy: NOT PRIVATE; the records are synthetic.
     """
     if not audits:
         raise ValueError("plot_audits needs at least one audit.")
@@ -44,6 +42,7 @@ def _panel(axes: Any, audit: Audit) -> None:
     order = audit.tradeoff[:, 0].argsort()
     positive, negative, claimed = audit.tradeoff[order].T
     seen = (positive > 0) & (negative > 0)
+    # Rates of a few runs are too noisy to draw.
     floor = 10 / audit.runs
     drawn = (claimed > 0) & (positive > 0)
     plotting.band(

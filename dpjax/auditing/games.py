@@ -71,8 +71,6 @@ def play(
     Raises:
       ValueError: if ``key`` is not a key.
 
-    Privacy: NOT PRIVATE; the records are synthetic.
-
     >>> on_d, on_other = play(gaussian(), jax.random.key(0), 2_000)
     >>> bool(0.8 < on_other.mean() - on_d.mean() < 1.2)
     True
@@ -86,9 +84,11 @@ def play(
     for side, data in enumerate((game.pair.without, game.pair.canary)):
         pieces = []
         for start in range(0, count, batch):
+            # Another key for each side and batch, so that all runs are independent.
             batch_key = jax.random.fold_in(jax.random.fold_in(key, side), start)
-            found = run_batch(_run_keys(batch_key, batch), data)
-            ratios, answers = found if isinstance(found, SegmentScores) else (found, {})
+            result = run_batch(_run_keys(batch_key, batch), data)
+            ratios, answers = result if isinstance(result, SegmentScores) else (result, {})
+            # The last batch is full too, for the same program; what is too much is cut off.
             pieces.append(np.asarray(ratios)[: count - start])
             if note is not None:
                 note(jax.tree.map(lambda each: int(np.max(each)), answers))
@@ -162,6 +162,7 @@ def sampled_gaussian(
     def run(key: Array, canary: Array) -> Array:
         drawn = jax.random.bernoulli(derive(key, "sample", 0), sampling_probability, (count,))
         answer = mechanism(derive(key, "noise", 0), drawn * canary, noise_multiplier)
+        # log(1 - q + q e^l) for l the log-likelihood ratio of a step that draws the canary.
         gain = jnp.expm1((2 * answer - 1) / (2 * noise_multiplier**2))
         return jnp.sum(jnp.log1p(sampling_probability * gain))
 
@@ -236,7 +237,7 @@ def single_answer(query: Query, pair: NeighbouringPair, dimension: int) -> Game:
       ValueError: if the pair has another relation than the query.
 
     >>> from dpjax.oracles import GradientQuery, Setting
-    >>> setting = Setting(canaries.bowl(), 2, "zero_out")
+    >>> setting = Setting(canaries.LOSSES["bowl"], 2, "zero_out")
     >>> query = GradientQuery(setting=setting, noise_multiplier=1.0, clip_norm=1.0)
     >>> round(single_answer(query, canaries.records(), 3).claim.epsilon(1e-5), 3)
     4.377
@@ -290,8 +291,8 @@ def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve)
 
     >>> import dpjax
     >>> algorithm = dpjax.dp_gradient_descent(
-    ...     canaries.alternating(), dpjax.PrivacyBudget(4.0, 1e-5), data_size=2, dimension=2,
-    ...     steps=4, step_size=1.0, clip_norm=1e-3, certify=None)
+    ...     canaries.LOSSES["alternating"], dpjax.PrivacyBudget(4.0, 1e-5), data_size=2,
+    ...     dimension=2, steps=4, step_size=1.0, clip_norm=1e-3, certify=None)
     >>> on_d, on_other = play(training(algorithm, canaries.records()), jax.random.key(0), 1_000)
     >>> bool(on_d.mean() < on_other.mean())
     True

@@ -41,7 +41,7 @@ class Watched(NamedTuple):
 
 @pytree_dataclass
 class Recorder:
-    """An algorithm that does as the one it wraps, and scores what that one is told, wherever.
+    """An algorithm that does as the one it wraps, and scores each answer that one gets.
 
     Noise that is correlated within a segment is scored within it: noise that two segments share
     would be missed.
@@ -58,69 +58,68 @@ class Recorder:
 
     def __getattr__(self, name: str) -> Any:
         # What is not said here, the algorithm says. While a copy is being made it has none yet.
-        found = getattr(object.__getattribute__(self, "algorithm"), name)
-        return _of_its_state(found) if inspect.ismethod(found) else found
+        member = getattr(object.__getattribute__(self, "algorithm"), name)
+        return _of_its_state(member) if inspect.ismethod(member) else member
 
     def init(self, params: Params) -> Watched:
         """Returns the algorithm's state, before anything is seen."""
         queries = self.algorithm.queries
         answers = {
-            place: {query.name: jnp.zeros((), jnp.int32) for query in queries}
-            for place in ("step", "finalize", "certify")
+            phase: {query.name: jnp.zeros((), jnp.int32) for query in queries}
+            for phase in ("step", "finalize", "certify")
         }
         seen = {query.name: query.initial_score(params) for query in queries}
         return Watched(self.algorithm.init(params), SegmentScores(jnp.zeros(()), answers), seen)
 
     def step(self, key: Array, state: Watched, ask: Ask) -> tuple[Watched, None]:
         """Returns the algorithm's next state, with the score of all it asked on the way."""
-        watched = self._heard("step", self.algorithm.step, key, state, ask)
+        watched = self._recorded("step", self.algorithm.step, key, state, ask)
         return watched._replace(state=watched.state[0]), None
 
     def finalize(self, key: Array, state: Watched, ask: Ask) -> Watched:
         """Returns the algorithm's last state, with the score of all it asked."""
-        return self._heard("finalize", self.algorithm.finalize, key, state, ask)
+        return self._recorded("finalize", self.algorithm.finalize, key, state, ask)
 
     def certify(
         self, key: Array, state: Watched, ask: Ask, unit_rows: bool
     ) -> tuple[SegmentScores, None]:
         """Returns the score of the whole run, in place of a certificate."""
-        heard = self._heard("certify", self.algorithm.certify, key, state, ask, unit_rows)
-        return heard.scored, None
+        watched = self._recorded("certify", self.algorithm.certify, key, state, ask, unit_rows)
+        return watched.scored, None
 
-    def _heard(
-        self, place: str, method: Callable, key: Array, state: Watched, ask: Ask, *more: Any
+    def _recorded(
+        self, phase: str, method: Callable, key: Array, state: Watched, ask: Ask, *more: Any
     ) -> Watched:
-        """Returns what ``method`` does, with all answers that it was given on the way."""
+        """Returns what ``method`` does, with the score of all answers that it gets on the way."""
         (total, answers), seen = state.scored, dict(state.seen)
-        here = dict(answers[place])
+        counts, examples = dict(answers[phase]), (self.without, self.canary)
 
-        def listen(query: Query, params: Params, **public: Any) -> PyTree:
+        def recorded_ask(query: Query, params: Params, **public: Any) -> PyTree:
             nonlocal total
-            answer, worlds = ask(query, params, **public), (self.without, self.canary)
-            ratio, seen[query.name] = score(
-                query, seen[query.name], answer, params, worlds, **public
-            )
+            answer = ask(query, params, **public)
+            before = seen[query.name]
+            ratio, seen[query.name] = score(query, before, answer, params, examples, **public)
             total += ratio.astype(total.dtype)
             asked = query.is_asked(**public)
-            here[query.name] += 1 if asked is None else asked.astype(jnp.int32)
+            counts[query.name] += 1 if asked is None else asked.astype(jnp.int32)
             return answer
 
-        found = method(key, state.state, listen, *more)
-        return Watched(found, SegmentScores(total, answers | {place: here}), seen)
+        result = method(key, state.state, recorded_ask, *more)
+        return Watched(result, SegmentScores(total, answers | {phase: counts}), seen)
 
 
 def _of_its_state(method: Callable) -> Callable:
-    """A method of the algorithm, which reads its own state where it is handed a recorder's."""
+    """A method of the algorithm, which reads its own state in place of a recorder's."""
 
     @functools.wraps(method)
     def of_its_state(*arguments: Any) -> Any:
-        return method(*(one.state if isinstance(one, Watched) else one for one in arguments))
+        return method(*(a.state if isinstance(a, Watched) else a for a in arguments))
 
     return of_its_state
 
 
 def score(
-    query: Query, seen: PyTree, answer: PyTree, params: Params, worlds: tuple, **public: Any
+    query: Query, seen: PyTree, answer: PyTree, params: Params, examples: tuple, **public: Any
 ) -> tuple[Array, PyTree]:
     """Returns the log-likelihood ratio of an answer given those before, up to rounding.
 
@@ -128,27 +127,27 @@ def score(
       query: of one with Poisson batches the records of D must contribute nothing, and those of D'
         nothing but the canary.
       seen: of the query's earlier answers, from the score before or ``query.initial_score``.
-      answer: what it released at ``params``.
-      params: where it was asked.
-      worlds: examples of D, then of D'.
-      **public: what else it was asked with.
+      answer: what it released at ``params``, asked with ``public``.
+      params: see ``answer``.
+      examples: of D, then of D'.
+      **public: see ``answer``.
 
     Returns:
       log p(answer | D') - log p(answer | D), and ``seen`` with this answer.
     """
-    pair = [_as_read(query, examples) for examples in worlds[:2]]
+    pair = [_as_read(query, side) for side in examples[:2]]
 
     def compare(mask: Array | None) -> tuple[Array, tuple]:
-        here, there = (
+        on_d, on_other = (
             query.likelihood_terms(answer, records, params, mask, **public) for records in pair
         )
-        found = [
+        scores = [
             noise.score(before, reply, mean, other, _above_zero(stddev))
             for before, (noise, reply, mean, stddev), (_, _, other, _) in zip(
-                seen, here, there, strict=True
+                seen, on_d, on_other, strict=True
             )
         ]
-        ratios, after = zip(*found, strict=True)
+        ratios, after = zip(*scores, strict=True)
         return sum(ratios, jnp.zeros(())), after
 
     total, after = compare(None)
@@ -158,7 +157,7 @@ def score(
         if type(query).secret_arguments is not Query.secret_arguments:
             undrawn, _ = compare(jnp.zeros(jax.tree.leaves(pair[0])[0].shape[0], bool))
         total = query.sampler.log_mixture(total, undrawn)
-    # A step that is not asked reads nothing, so its answer tells no world from the other.
+    # A step that is not asked reads nothing, so its answer does not tell D from D'.
     asked = query.is_asked(**public)
     if asked is None:
         return total, after
@@ -166,7 +165,7 @@ def score(
 
 
 def _above_zero(stddev: Any) -> Array:
-    # Without noise the score would be 0 / 0 in both worlds, and nothing would be seen.
+    # Without noise the score would be 0 / 0 on both data sets, and nothing would be seen.
     narrow = jnp.result_type(float)  # x64 may be off where the scale is of float64
     return jnp.maximum(lax.convert_element_type(stddev, narrow), jnp.finfo(narrow).tiny)
 
@@ -180,7 +179,7 @@ def differences(queries: Sequence[Query], event: Event, answers: Answers) -> tup
     for part in (part for release in event.releases for part in release.parts()):
         counted[part.name] += part.count
     for query in queries:
-        if times := sum(here.get(query.name, 0) for here in answers.values()):
+        if times := sum(counts.get(query.name, 0) for counts in answers.values()):
             for release in query.event(times).releases:
                 attacked[release.name] += release.count
     return tuple(

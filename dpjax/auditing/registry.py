@@ -16,7 +16,7 @@ from dpjax.auditing import estimators, games, scenarios, searches
 from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
 from dpjax.auditing.recorder import Answers, differences
-from dpjax.oracles import AccuracyQuery, CountQuery
+from dpjax.oracles import AccuracyQuery, CountQuery, GradientQuery, HessianQuery, JointQuery
 
 DELTA = 1e-5
 
@@ -44,6 +44,7 @@ class Row(NamedTuple):
     quick_gate: float = 0.75
 
 
+_CLIP, _WEIGHTS = {"clip_norm": 1.0}, {"gradient_weight": 0.5, "hessian_weight": 2.0}
 _MECHANISMS: dict[str, Row] = {
     "gaussian": Row(games.gaussian, 1_000_000, 0.96, 1_000_000, 0.96),
     "subsampled-gaussian": Row(games.sampled_gaussian, 2_000_000, 0.90, 2_000_000, 0.90),
@@ -54,15 +55,23 @@ _MECHANISMS: dict[str, Row] = {
         200_000,
         0.80,
     ),
-    "subsampled-query": Row(scenarios.sampled_gradient, 1_000_000, 0.90, 200_000, 0.80),
-    "subsampled-joint": Row(scenarios.sampled_joint, 1_000_000, 0.90, 500_000, 0.80),
+    "subsampled-query": Row(
+        lambda: scenarios.sampled_derivative(GradientQuery, **_CLIP), 1_000_000, 0.90, 200_000, 0.80
+    ),
+    "subsampled-joint": Row(
+        lambda: scenarios.sampled_derivative(JointQuery, **_WEIGHTS), 1_000_000, 0.90, 500_000, 0.80
+    ),
     "symmetric-diagonal": Row(lambda: games.symmetric("diagonal"), 1_000_000, 0.94, 200_000, 0.88),
     "symmetric-off-diagonal": Row(
         lambda: games.symmetric("off_diagonal"), 1_000_000, 0.94, 200_000, 0.88
     ),
     "symmetric-identity": Row(lambda: games.symmetric("identity"), 1_000_000, 0.94, 200_000, 0.88),
-    "hessian": Row(scenarios.hessian, 1_000_000, 0.94, 100_000, 0.85),
-    "joint": Row(scenarios.joint, 1_000_000, 0.94, 100_000, 0.85),
+    "hessian": Row(
+        lambda: scenarios.derivative(HessianQuery, 6, **_CLIP), 1_000_000, 0.94, 100_000, 0.85
+    ),
+    "joint": Row(
+        lambda: scenarios.derivative(JointQuery, 4, **_WEIGHTS), 1_000_000, 0.94, 100_000, 0.85
+    ),
     "accuracy": Row(lambda: scenarios.fraction(AccuracyQuery), 1_000_000, 0.94, 100_000, 0.85),
     "count": Row(lambda: scenarios.fraction(CountQuery), 1_000_000, 0.94, 100_000, 0.85),
     "ball-2": Row(lambda: games.ball(2), 1_000_000, 0.97, 200_000, 0.94),
@@ -203,17 +212,17 @@ class Audit:
     def verdict(self) -> str:
         """The result as one line of text."""
         is_delta = self.fdp_delta is not None
-        whole = "delta at epsilon 0" if is_delta else f"epsilon at delta {self.delta:g}"
+        measure = "delta at epsilon 0" if is_delta else f"epsilon at delta {self.delta:g}"
         if self.refuted:
             return (
-                f"{self.name}: CLAIM REFUTED: {whole} is not {self.claimed:.4g} but at least "
+                f"{self.name}: CLAIM REFUTED: {measure} is not {self.claimed:.4g} but at least "
                 f"{self.audited:.4g} ({self.relation}). Release nothing with this mechanism."
             )
         if self.differences:
             return f"{self.name}: INCONCLUSIVE: {'; '.join(self.differences)}."
         if self.outcome == "inconclusive":
             return (
-                f"{self.name}: INCONCLUSIVE: at 99.9 % confidence {whole} is at least "
+                f"{self.name}: INCONCLUSIVE: at 99.9 % confidence {measure} is at least "
                 f"{max(self.audited, self.assumption_free):.4g}, above the claimed "
                 f"{self.claimed:.4g}, which is not refuted at {1 - self.level:.4%}. Repeat the "
                 "audit with more runs."
@@ -260,8 +269,6 @@ def audit(
     Raises:
       ValueError: for an unknown name, or fewer than 4 runs.
 
-    Privacy: NOT PRIVATE; it reads synthetic records only.
-
     >>> import jax
     >>> audit("gaussian", key=jax.random.key(0), runs=20_000).refuted
     False
@@ -277,9 +284,6 @@ def audit(
 
 def plan(name: str, runs: int | None = None, quick: bool = False) -> tuple[int, float | None]:
     """Returns the number of runs of an audit, and its gate at that number.
-
-    Raises:
-      ValueError: as ``audit``.
 
     >>> plan("dp-tr"), plan("gaussian", runs=1_000)
     ((40000, 0.8), (1000, None))
@@ -311,9 +315,7 @@ def attack(
       key: required.
       gates: number of runs, and the least ratio to ask for, or None.
       delta: at which epsilon is bounded; for ball noise its delta at epsilon 0 is bounded instead.
-      progress: as ``audit``.
-
-    Privacy: NOT PRIVATE; it reads synthetic records only.
+      progress: called with the number of runs done since the last call.
 
     >>> import jax
     >>> result = attack(games.gaussian(), name="mine", key=jax.random.key(0), gates=(20_000, 0.7))

@@ -19,16 +19,8 @@ from dpjax.auditing.claims import Claim
 from dpjax.auditing.games import Game
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.objectives import Objective
-from dpjax.oracles import (
-    AccuracyQuery,
-    CountQuery,
-    GradientQuery,
-    HessianQuery,
-    JointQuery,
-    SelectionQuery,
-    Setting,
-)
-from dpjax.sampling import Poisson, poisson
+from dpjax.oracles import AccuracyQuery, CountQuery, Query, SelectionQuery, Setting
+from dpjax.sampling import poisson
 from dpjax.transforms import noisy_mean
 
 DELTA = 1e-5
@@ -41,7 +33,7 @@ def full_run(entry: Entry, scenario: Scenario | None = None) -> Game:
     [1.0, 0.0]
     """
     scenario = entry.scenario if scenario is None else scenario
-    loss = getattr(canaries, scenario.loss)()
+    loss = canaries.LOSSES[scenario.loss]
     if scenario.max_records > 1:
         loss = loss.of_units()
     algorithm = entry.factory(
@@ -124,49 +116,24 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
 """Further attacks on full runs: name -> entry of the algorithm, scenario."""
 
 
-def joint() -> Game:
-    """Returns the attack on one joint release of gradient and Hessian."""
-    query = JointQuery(
-        setting=Setting(canaries.bowl(), 2, "zero_out"),
-        noise_multiplier=1.2,
-        gradient_weight=0.5,
-        hessian_weight=2.0,
-    )
-    return games.single_answer(query, canaries.records(), 4)
+def derivative(kind: type[Query], dimension: int, **settings: Any) -> Game:
+    """Returns the attack on one noisy derivative of all records, whose canary has full rank."""
+    setting = Setting(canaries.LOSSES["bowl"], 2, "zero_out")
+    query = kind(setting=setting, noise_multiplier=1.2, **settings)
+    return games.single_answer(query, canaries.records(), dimension)
 
 
-def sampled_gradient() -> Game:
-    """Returns the attack on one noisy gradient of a Poisson sample, drawn by the sampler."""
-    query = GradientQuery(
-        setting=Setting(canaries.bowl(), 10, "zero_out", _one_in_ten()),
-        noise_multiplier=0.5,
-        clip_norm=1.0,
-    )
+def sampled_derivative(kind: type[Query], **settings: Any) -> Game:
+    """Returns the attack on one noisy derivative of a Poisson sample, drawn by the sampler."""
+    sampler = poisson(1, 10, budget=PrivacyBudget(8.0, 1e-5), count=1, max_batch_size=10)
+    setting = Setting(canaries.LOSSES["bowl"], 10, "zero_out", sampler)
+    query = kind(setting=setting, noise_multiplier=0.5, **settings)
     return games.single_answer(query, canaries.records(null=9), 3)
-
-
-def sampled_joint() -> Game:
-    """Returns the attack on one joint release of gradient and Hessian of a Poisson sample."""
-    query = JointQuery(
-        setting=Setting(canaries.bowl(), 10, "zero_out", _one_in_ten()),
-        noise_multiplier=0.5,
-        gradient_weight=0.5,
-        hessian_weight=2.0,
-    )
-    return games.single_answer(query, canaries.records(null=9), 3)
-
-
-def hessian() -> Game:
-    """Returns the attack on one noisy Hessian whose canary has full rank."""
-    query = HessianQuery(
-        setting=Setting(canaries.bowl(), 2, "zero_out"), noise_multiplier=1.2, clip_norm=1.0
-    )
-    return games.single_answer(query, canaries.records(), 6)
 
 
 def fraction(kind: type[AccuracyQuery | CountQuery]) -> Game:
     """Returns the attack on one noisy accuracy or count, to which only the canary contributes."""
-    query = kind(setting=Setting(canaries.slope(), 2, "zero_out"), noise_multiplier=1.2)
+    query = kind(setting=Setting(canaries.LOSSES["slope"], 2, "zero_out"), noise_multiplier=1.2)
     return games.single_answer(query, canaries.nulled(), 1)
 
 
@@ -176,7 +143,7 @@ def selection() -> Game:
     So it uses the full range of the log-ratios.
     """
     query = SelectionQuery(
-        setting=Setting(canaries.seesaw(), 2, "zero_out"),
+        setting=Setting(canaries.LOSSES["seesaw"], 2, "zero_out"),
         noise_multiplier=gumbel_multiplier(3.0),
         clip_norm=1.0,
         gradient_tolerance=1.0,
@@ -194,7 +161,7 @@ def optax_chain() -> Game:
     is the first record, which empty rows of a batch repeat.
     """
     size, batch_size, steps, clip_norm, decay = 10, 5, 4, 1.0, 0.9
-    pair, gradient = canaries.records(null=size - 1), jax.grad(canaries.dirac().loss)
+    pair, gradient = canaries.records(null=size - 1), jax.grad(canaries.LOSSES["dirac"].loss)
     budget = PrivacyBudget(4.0, DELTA, pair.relation)
     sampler = poisson(batch_size, size, budget=budget, count=steps, max_batch_size=size)
     mean = functools.partial(
@@ -249,7 +216,3 @@ def prefix_sums(noise: PrefixNoise | None = None, stddev: float = 2.5) -> Game:
         return jnp.sum(jnp.cumsum(increments)[nodes])
 
     return Game(Claim(Event((release,), "zero_out")), pair, run)
-
-
-def _one_in_ten() -> Poisson:
-    return poisson(1, 10, budget=PrivacyBudget(8.0, 1e-5), count=1, max_batch_size=10)

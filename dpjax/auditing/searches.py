@@ -55,7 +55,7 @@ def _game(search: Callable[..., _trials.Best], *, accuracy: bool) -> Game:
     """One step of one parameter, which the canary moves by the whole sensitivity."""
     make = functools.partial(
         dp_gradient_descent,
-        canaries.slope(),
+        canaries.LOSSES["slope"],
         data_size=_SIZE,
         dimension=1,
         steps=1,

@@ -34,8 +34,6 @@ def audit_many(
       ValueError: as ``audit``.
       BrokenProcessPool: if a process is killed, as when memory runs out.
 
-    Privacy: NOT PRIVATE; synthetic records only.
-
     >>> import jax
     >>> batches = audit_many(["gaussian"], key=jax.random.key(0), runs=20_000)
     >>> [result.name for batch in batches for result in batch]

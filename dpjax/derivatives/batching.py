@@ -34,6 +34,13 @@ def map_examples(
     return lax.map(function, examples) if sequential else jax.vmap(function)(examples)
 
 
+def example_of(examples: PyTree) -> PyTree:
+    """Returns shapes and dtypes of one example of a batch, or of a device's share of one."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shares(examples)
+    )
+
+
 def vmap_mixes_examples(loss: Loss, params: Params, examples: PyTree) -> bool:
     """Returns whether derivatives of ``loss`` under ``vmap`` may mix examples.
 
@@ -41,11 +48,8 @@ def vmap_mixes_examples(loss: Loss, params: Params, examples: PyTree) -> bool:
     >>> vmap_mixes_examples(lambda w, x: w @ x, jnp.zeros(2), jnp.zeros((3, 2)))
     False
     """
-    example = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shares(examples)
-    )
     # Of a function that it knows JAX would keep the program, even if what that reads has changed.
-    traced = jax.make_jaxpr(lambda *arguments: loss(*arguments))(params, example)
+    traced = jax.make_jaxpr(lambda *arguments: loss(*arguments))(params, example_of(examples))
     return any(map(equation_mixes_examples, equations(traced.jaxpr)))
 
 
@@ -60,6 +64,7 @@ def equation_mixes_examples(equation: Any) -> bool:
         return True
     if equation.primitive.name != "conv_general_dilated" or jax.default_backend() != "cpu":
         return False
+    # Both are made one dense product on a CPU, see above.
     double = any(atom.aval.dtype == "float64" for atom in equation.invars)
     parameters = equation.params
     return double or (parameters["feature_group_count"], parameters["batch_group_count"]) != (1, 1)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from dpjax._typing import Array, PyTree
+from dpjax._typing import Array, Bool, Float, PyTree
 from dpjax._wide import Expansion
 from dpjax.derivatives import integers
 from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.rounding import BLOCK, CHUNK
 from dpjax.placement.shard import SHARE
 from dpjax.placement.stream import Streamed
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
 
 
 class Chunk(NamedTuple):
@@ -55,11 +52,13 @@ class Chunk(NamedTuple):
 
         if not self.overlaps:
             return compute_once(self, as_they_lie)
+        # Rows that an earlier chunk has summed come first here; they are moved to the end.
         shift = jnp.sum(~self.fresh)
 
         def turned() -> tuple[PyTree, Array]:
             return jax.tree.map(lambda leaf: jnp.roll(leaf, -shift, axis=0), as_they_lie())
 
+        # A branch stores its results, as in ``compute_once``.
         return lax.cond(shift > 0, turned, as_they_lie)
 
 
@@ -77,6 +76,7 @@ def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int
     fitting = max(1, min(most, CHUNK, numbers // max(numbers_per_row, 1)))
     if n <= min(BLOCK, fitting):
         return n
+    # A power of two, so that blocks hold the same rows whatever n is.
     return 1 << (min(n, fitting).bit_length() - 1)
 
 
@@ -114,16 +114,11 @@ def sum_chunks(
     Returns:
       A pytree of ``Expansion``, one for each summand: the same bits for any ``rows`` that cut the
       same blocks.
-
-    >>> x = jnp.arange(5.0)
-    >>> def contribution(chunk):
-    ...     return jnp.where(chunk.fresh, chunk.of(x), 0)
-    >>> float(sum_chunks(5, 2, contribution, Summand((), x.dtype, bound=4.0)).leading)
-    10.0
     """
 
     def body(step, total):
         first = step * rows
+        # Slices have one size: the last chunk starts early.
         start = jnp.minimum(first, n - rows)
         fresh = start + jnp.arange(rows) >= first
         chunk = Chunk(step, start, fresh, n % rows != 0)
@@ -178,6 +173,7 @@ def count_rows(
 
     def contribution(chunk: Chunk) -> Array:
         rows, keep = chunk.stored(batch, mask)
+        # 0 and 1 are multiples of the grid that a bound of 1 gives: nothing is rounded.
         return flags(rows) & keep
 
     one = Summand((), jnp.dtype("float32"), bound=1.0)
@@ -206,6 +202,7 @@ def sum_blocks(
         rows = 1 << (min(most, SHARE).bit_length() - 1)
         size, steps = min(rows, BLOCK), -(-n // rows)
     else:
+        # Blocks of nearly equal size leave few rows of the last one empty.
         size = min(-(-n // -(-n // BLOCK)), most)
         count = -(-n // size)
         steps = -(-count // max(most // size, 1))
@@ -222,6 +219,7 @@ def sum_blocks(
 
 
 def _zero(summands: PyTree) -> PyTree:
+    # First of all: what is charged for rounding holds up to so many numbers.
     integers.check(jax.tree.leaves(summands, is_leaf=_is_summand))
     return jax.tree.map(lambda summand: summand.zero(), summands, is_leaf=_is_summand)
 
@@ -234,6 +232,7 @@ def _added(summands: PyTree, total: PyTree, parts: PyTree) -> PyTree:
 
 def _finished(summands: PyTree, total: PyTree) -> PyTree:
     kinds, structure = jax.tree.flatten(summands, is_leaf=_is_summand)
+    # One collective for all parts of the sum, and of integers, so that it is exact.
     wholes = integers.over_shares(structure.flatten_up_to(total))
     return structure.unflatten(
         [summand.finish(whole) for summand, whole in zip(kinds, wholes, strict=True)]
@@ -251,10 +250,6 @@ def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> P
     then the gradient that is measured is not the gradient that is added. On a CPU
     ``lax.optimization_barrier`` does not stop this. A branch that the compiler cannot decide does,
     as its results must be stored.
-
-    >>> chunk = Chunk(jnp.int32(0), jnp.int32(0), jnp.ones(2, bool))
-    >>> float(compute_once(chunk, jnp.square, jnp.float32(3.0)))
-    9.0
     """
 
     def zeros(*args):
@@ -266,8 +261,8 @@ def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> P
     return lax.cond(always, function, zeros, *args)
 
 
-def common_length(tree: PyTree, mask: ArrayLike | None) -> int:
-    """Returns the length of the leading axis that all leaves share.
+def common_length(tree: PyTree, mask: ArrayLike | None, name: str = "batch") -> int:
+    """Returns the length of the leading axis that all leaves share; ``name`` is for messages.
 
     Raises:
       ValueError: if they share none, if it is 0, or if ``mask`` is not a bool array (n,).
@@ -281,16 +276,18 @@ def common_length(tree: PyTree, mask: ArrayLike | None) -> int:
         return tree.size
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(tree)]
     if not shapes or any(not shape for shape in shapes):
-        raise ValueError("batch must be a pytree of arrays with one row per record.")
+        raise ValueError(f"{name} must be a pytree of arrays with one row per record.")
     lengths = {shape[0] for shape in shapes}
     if len(lengths) > 1:
-        raise ValueError("all leaves of batch must have the same number of rows.")
+        raise ValueError(f"all arrays of {name} must have the same number of rows.")
     (n,) = lengths
     if n == 0:
-        raise ValueError("batch is empty; pass rows with mask=False instead.")
+        raise ValueError(
+            f"{name} must hold at least one record; for an empty batch pass rows with mask=False."
+        )
     if mask is not None and (jnp.shape(mask) != (n,) or jnp.result_type(mask) != jnp.bool_):
         raise ValueError(
-            "mask must be a bool array of shape (n,), one entry for each row of batch, got "
+            f"mask must be a bool array of shape (n,), one entry for each row of {name}, got "
             f"{jnp.ndim(mask)} axes of {jnp.result_type(mask)}."
         )
     return n

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import core, lax
 
 from dpjax import _validate
-from dpjax._typing import Array
+from dpjax._typing import Array, Bool, Float, Real
 from dpjax._wide import float64
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Real
 
 SLACK = 1.0 - 2.0**-17
 """Vectors are clipped to C times this, so that rounding cannot carry a norm above C.
@@ -92,6 +88,7 @@ def lengths(rows: Float[Array, "n k"]) -> tuple[Float[Array, "n k"], Float[Array
     """
     most = jnp.max(jnp.abs(rows), axis=1, initial=0)
     rows = rows / jnp.where(most > 0, most, 1)[:, None]
+    # The largest entry is 1 now, so that only a row of zeros has a smaller sum.
     norm = jnp.sqrt(jnp.maximum(tree_sum(rows * rows), 1))
     return rows / norm[:, None], most * norm
 
@@ -118,13 +115,15 @@ def clip_factors(
     dtype = parts[0][0].dtype
     near, far = (jnp.zeros(parts[0][0].shape[0], dtype) for _ in range(2))
     for rows, weight in parts:
+        # In units of the bound: of a norm near it the square is near 1.
         units = rows * (1 / jnp.asarray(weight, dtype) / jnp.asarray(clip_norm, dtype))
         is_number = jnp.abs(rows) < jnp.finfo(dtype).max
         near += tree_sum(jnp.where(is_number, units * units, jnp.inf))
         far += tree_sum(jnp.where(is_number, (units * _DOWN) ** 2, jnp.inf))
+    # Far above the bound the squares overflow, and those of the scaled entries decide.
     norm = jnp.where(near < jnp.inf, jnp.sqrt(near), jnp.sqrt(far) / _DOWN)
     good = norm < jnp.inf
-    return _shrunk(norm, good if keep is None else good & keep, dtype)
+    return shrinking(norm, good if keep is None else good & keep, dtype)
 
 
 def square_norms(rows: Float[Array, "n k"]) -> Float[Array, " n"]:
@@ -158,6 +157,7 @@ def factors(
     single = norms.ndim == 0
     with jax.enable_x64(True):
         total = functools.reduce(jnp.add, squares)
+        # With one part that is not finite the record is dropped in all.
         good = total < jnp.inf
         if keep is not None:
             good = good & keep
@@ -167,13 +167,16 @@ def factors(
             units = (total if single else square) / bound / bound
             # Where a clip norm is so small in float64 that squares leave its range all are dropped.
             good = good & (bound > 2.0**-400)
-            result.append(_shrunk(jnp.sqrt(units), good, dtype))
+            result.append(shrinking(jnp.sqrt(units), good, dtype))
         return result * (len(squares) if single else 1)
 
 
-def _shrunk(norm: Array, good: Array, dtype: jnp.dtype) -> Array:
-    """Returns the factors of vectors with these norms in units of C, 0 if not ``good``."""
-    factors = jnp.where(good, jnp.minimum(1, SLACK / norm), 0)
+def shrinking(
+    norm: Float[Array, " n"], good: Bool[Array, " n"], dtype: jnp.dtype, most: float = SLACK
+) -> Float[Array, " n"]:
+    """Returns the factors to ``most`` of vectors with norms in units of C, 0 if not ``good``."""
+    # A norm of 0 gives an infinite quotient, and the factor 1.
+    factors = jnp.where(good, jnp.minimum(1, most / norm), 0)
     # Subnormal factors are coarse enough to exceed C where hardware keeps them.
     factors = jnp.where(factors < float(jnp.finfo(dtype).tiny), 0, factors)
     return lax.convert_element_type(factors, dtype)
@@ -209,6 +212,7 @@ def scalar_factor(
     """
     bound = clip_norm * SLACK
     factor = jnp.where(norm > bound, bound / norm, 1)
+    # A subnormal factor is too coarse, as in ``shrinking``.
     usable = jnp.isfinite(norm) & (factor >= jnp.finfo(factor.dtype).tiny)
     return jnp.where(usable, factor, 0)
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
+from dpjax._typing import (
+    Array,
+    Bool,
+    Float,
+    Loss,
+    Params,
+    PyTree,
+    Real,
+    Relation,
+    Shaped,
+    pytree_dataclass,
+    static,
+)
 from dpjax._wide import Expansion, on_device
 from dpjax.derivatives import clipping, general, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
@@ -26,9 +38,6 @@ from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.linear import prepared
 from dpjax.derivatives.linear.sums import output_difference, score_difference
 from dpjax.objectives.linear import linear_of
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, PyTree, Real, Shaped
 
 
 @pytree_dataclass
@@ -82,7 +91,9 @@ class ClippedGradDifference:
         All programs agree on it to a few roundings, which the margin left by clipping covers.
         """
         here, there = general.flatten(params)[0], general.flatten(anchor)[0]
+        # As one row of a batch: no square leaves the range.
         _, distance = clipping.lengths((here - there)[None])
+        # The limit comes last: it holds at any distance, also at one that is NaN.
         limit = jnp.asarray(self.limit, here.dtype)
         return jnp.minimum(self._of_distance(distance[0], jnp.where).astype(here.dtype), limit)
 
@@ -93,6 +104,7 @@ class ClippedGradDifference:
 
         The other arguments as in ``clipped_grad``; rounding is included.
         """
+        # On the host, where no ``where`` is needed.
         bound = self._of_distance(distance, lambda short, a, b: a if short else b)
         if not rounding.keeps_positions(relation) and linear_of(self.loss) is None:
             raise ValueError(
@@ -180,6 +192,7 @@ def _general_sum(
                 map_examples(lambda r: gradient(w, r), records, sequential)
             )
             factors = clipping.clip_factors(clip_norm, (rows, 1.0), keep=keep)
+            # A factor of 0 marks a record that is dropped, which must then be so at both points.
             return factors[:, None] * rows, factors > 0
 
         def differences() -> tuple[Array, Array]:

@@ -77,6 +77,7 @@ def derivatives(
     k, dtype = directions.shape[0], directions.dtype
     if not out.active:
         return jnp.zeros(k, dtype), jnp.zeros((k, k), dtype)
+    # Second derivatives meet the inputs of nonlinear steps alone; that of the loss is S g.
     needed = {id(value): value for step in steps if not step.linear for value in step.inputs}
     needed[id(out)] = out
 
@@ -177,6 +178,7 @@ def _curvature(out: _Value, steps: list[_Step], tangents: dict[int, Array], stor
     total = jnp.zeros((k, k), wide_dtype(out.primal.dtype))
     cotangents = {id(out): jnp.ones_like(out.primal)}
     for step in reversed(steps):
+        # Up to the first nonlinear step nothing adds to the Hessian.
         if not any(value.curved and id(value) in cotangents for value in step.outputs):
             continue
         of_outputs = [cotangents.get(id(v), jnp.zeros_like(v.primal)) for v in step.outputs]
@@ -214,6 +216,7 @@ def _second(step: _Step, tangents: list[Array], cotangents: list[Array], store: 
 
     plain = step.primitive == "conv_general_dilated" and convolution.is_plain(step.parameters)
     if plain and step.inputs[0].of_record and not step.inputs[1].of_record:
+        # As below for products, by convolutions that are fast on a CPU.
         kernels = jax.vmap(lambda kernel: convolution.turned(step.parameters, kernel))(tangents[1])
         back = jax.vmap(
             lambda kernel: convolution.transposed(

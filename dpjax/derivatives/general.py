@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from dpjax._typing import Array, Loss, Params
+from dpjax._typing import Array, Float, Loss, Params, PyTree
 from dpjax._wide import Expansion, wide_dtype
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
@@ -25,9 +24,6 @@ from dpjax.derivatives.chunks import (
     sum_chunks,
 )
 from dpjax.derivatives.integers import Summand
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, PyTree
 
 
 def flatten(params: PyTree[Float[ArrayLike, "..."]]) -> tuple[Float[Array, " p"], Callable]:
@@ -122,6 +118,7 @@ def second_order_sums(
         # Stored before it is differentiated: a slice inside a fused loop keeps it from vectorising.
         records, keep = chunk.stored(batch, mask)
         gradients, hessians = _derivatives(chunk, loss, flat, unflatten, records, sequential)
+        # The Hessian first: without a weight for the gradient it is all there is.
         parts = [(hessians, hessian_weight)]
         if gradient_weight is not None:
             parts.append((gradients, gradient_weight))
@@ -143,6 +140,7 @@ def _derivatives(
     chunk: Chunk, loss: Loss, flat: Array, unflatten: Callable, records: PyTree, sequential: bool
 ) -> tuple[Array, Array]:
     """Per-example gradients (rows, p) and Hessians (rows, p * p), sanitized and stored."""
+    # What the first pass saves has a structure that is known once it is traced.
     treedefs = []
 
     def linearized(record: PyTree) -> tuple[Array, list[Array]]:
@@ -154,6 +152,7 @@ def _derivatives(
     gradients, residuals = compute_once(
         chunk, lambda: map_examples(linearized, records, sequential)
     )
+    # The saved pass is linear: applied to the basis it gives the columns of the Hessian.
     basis = jnp.eye(flat.size, dtype=flat.dtype)
 
     def columns(residuals: list[Array]) -> Array:

@@ -12,18 +12,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._typing import Array
+from dpjax._typing import Array, Float, Int, Real
 from dpjax._wide import Expansion, float64, from_float64, sum_in_float64
 from dpjax.placement.shard import add_up, is_inside
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Int, Real
 
 BITS = 30
 """Bits of each of the two integers that stand for one number."""
@@ -93,6 +90,7 @@ class Summand(NamedTuple):
         """Returns the sum: the integers times the grid, of float64 or as float32 terms."""
         power, _ = self._grid()
         if self.squares:
+            # Integers doubled and a grid half as wide: the mean with the transpose is exact.
             power, total = power * 0.5, (self._doubled(total[0]), self._doubled(total[1]))
         if self.dtype == jnp.float64:
             return Expansion(_as_floats(total, power, self.dtype))
@@ -115,6 +113,7 @@ class Summand(NamedTuple):
         than 2^31 rows, and its integers at most 62 bits.
         """
         bound = lax.convert_element_type(jnp.asarray(self.bound), jnp.float32)
+        # Read off the bits of a positive float32: a logarithm may round to the next power.
         exponent = (lax.bitcast_convert_type(bound, jnp.int32) >> 23) - 126
         exponent = jnp.clip(exponent, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
         power, inverse = (
@@ -198,6 +197,7 @@ def over_shares(totals: Sequence[Total]) -> Sequence[Total]:
     """Returns the sums over the shares of all devices, by one collective."""
     if not is_inside():
         return totals
+    # All words in one message: each collective waits for the slowest device.
     words = [word for total in totals for word in total]
     with jax.enable_x64(True):
         added = [_words(integers) for integers in add_up([_integers(word) for word in words])]
@@ -210,6 +210,7 @@ def _plus(words: Words, integers: Array) -> Words:
 
 
 def _words(total: Array) -> Words:
+    # The shift keeps the sign, so that the high word carries it.
     return Words((total >> 32).astype(jnp.int32), (total & _LOW).astype(jnp.uint32))
 
 

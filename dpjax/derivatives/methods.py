@@ -69,6 +69,7 @@ def gradient_sum(
         bookkeeping.gradient_sum, loss, permutation_invariant=permutation_invariant, rows=rows
     )
     if per_layer:
+        # L leaves within C / sqrt(L) each are within C together.
         return keeping(params, batch, mask, jnp.full(leaves, clip_norm / math.sqrt(leaves)))
     if method == "book_keeping":
         return keeping(params, batch, mask, clip_norm)
@@ -82,15 +83,12 @@ def gradient_sum(
 
 
 def rows_within(numbers: int, itemsize: int, memory_limit: int | None) -> int:
-    """Returns the number of records to compute at once.
+    """Returns the number of records to compute at once, of ``numbers`` values each.
 
-    Args:
-      numbers: values in memory for one record.
-      itemsize: bytes of a value.
-      memory_limit: bytes, or None for ``MEMORY_LIMIT``, which a single large record may exceed.
+    ``memory_limit`` is in bytes, or None for ``MEMORY_LIMIT``, which a large record may exceed.
 
     Raises:
-      ValueError: if one record needs more.
+      ValueError: if one record needs more than a limit that is not None.
 
     >>> rows_within(1_000, 4, 4_000_000), rows_within(2**40, 4, None)
     (1000, 1)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._typing import Array
+from dpjax._typing import Array, Float, Integer, Real
 from dpjax._wide import Expansion, float64, from_float64, to_float64
 from dpjax.derivatives.linear.scaled_rows import Linear
 from dpjax.derivatives.linear.sums import score_sums
 from dpjax.objectives.linear import LinearLoss
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Integer, Real
 
 _WIDE_UNIT = 2.0**-53
 
@@ -65,6 +61,7 @@ def ridge_minimum(
     dtype, rows = records.dtype, records.of_unit_length()
     with jax.enable_x64(True):
         mu, bound, slope = float64(strength), float64(lipschitz), to_float64(tilt)
+        # With the margin of ``distance_bound``, whose proof needs steps of at most 1 / curvature.
         curvature = float64(smoothness) * (1 + 1e-6) + mu
         root = jnp.sqrt(mu / curvature)
         momentum = (1 - root) / (1 + root)
@@ -72,15 +69,7 @@ def ridge_minimum(
         def body(_: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
             last, ahead = both
             # In any order: what einsum does in float64 breaks under a later trace without x64.
-            total, _ = score_sums(
-                linear,
-                rows,
-                ahead,
-                gradient_weight=1.0,
-                hessian_weight=None,
-                clip_norm=bound,
-                permutation_invariant=True,
-            )
+            total, _ = score_sums(linear, rows, ahead, (1.0, None), bound, True)
             assert total is not None
             total = to_float64(total)
             gradient = total / float64(float(data_size)) + mu * ahead + slope

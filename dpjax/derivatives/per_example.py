@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from jax.typing import ArrayLike
 
 from dpjax import _validate
-from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
-from dpjax._wide import Expansion, on_device
+from dpjax._typing import (
+    Array,
+    Bool,
+    Float,
+    Loss,
+    Params,
+    PyTree,
+    Real,
+    Relation,
+    Shaped,
+    pytree_dataclass,
+    static,
+)
+from dpjax._wide import on_device
 from dpjax.derivatives import clipping, general, methods, rounding
 from dpjax.derivatives.linear import clipped_sums
 from dpjax.objectives.linear import linear_of
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, PyTree, Real, Shaped
 
 
 class JointSum(NamedTuple):
     """Sums of jointly clipped contributions: gradient (k,) and symmetric Hessian (k, k).
 
-    k is p, the number of parameters, or the dimension of a subspace.
+    k is p, the number of parameters, or the dimension of a subspace. Inside dpjax the sums are in
+    float64, as ``Expansion``.
     """
 
-    gradient: Float[Array, " k"]
-    hessian: Float[Array, "k k"]
-
-
-class JointExpansion(NamedTuple):
-    """The sums of a ``JointSum`` in float64, as ``Expansion``."""
-
-    gradient: Float[Expansion, " k"]
-    hessian: Float[Expansion, "k k"]
+    gradient: Float[Any, " k"]
+    hessian: Float[Any, "k k"]
 
 
 @pytree_dataclass
@@ -72,8 +75,9 @@ class ClippedSum:
         parameters, of both a ``JointSum``.
         """
         total = self.wide(params, batch, mask)
-        if isinstance(total, JointExpansion):
-            return JointSum(total.gradient.leading, total.hessian.leading)
+        if isinstance(total, JointSum):
+            return JointSum(*(each.leading for each in total))
+        # Hessians are of the flattened parameters, and those of a closed form are flat.
         if self.gradient_weight is None or linear_of(self.loss) is not None:
             return total.leading
         return general.flatten(params)[1](total.leading, as_sum=True)
@@ -86,11 +90,12 @@ class ClippedSum:
     ) -> Any:
         """Returns the sum over the flattened parameters in float64, as ``Expansion``.
 
-        (p,) of gradients, (p, p) of Hessians, or a ``JointExpansion``.
+        (p,) of gradients, (p, p) of Hessians, or a ``JointSum``.
         """
         batch = on_device(batch)
         weights = self.gradient_weight, self.hessian_weight
         order, clip_norm = self.permutation_invariant, self.clip_norm
+        # The closed form first: it needs no derivative of a record.
         sums = clipped_sums(self.loss, params, batch, mask, weights, clip_norm, order)
         if sums is None and self.hessian_weight is None:
             return methods.gradient_sum(
@@ -109,7 +114,7 @@ class ClippedSum:
         )
         if gradient is None or hessian is None:
             return hessian if gradient is None else gradient
-        return JointExpansion(gradient, hessian)
+        return JointSum(gradient, hessian)
 
     def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
         """Returns the l2 sensitivity of the sum of at most ``rows`` rows, rounding included.

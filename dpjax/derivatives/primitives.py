@@ -11,63 +11,22 @@ from dpjax._typing import Array, Loss, Params, PyTree
 Value = TypeVar("Value")
 
 # Linear or piecewise linear, jointly in all arguments that depend on parameters.
-LINEAR = frozenset(
-    {
-        "abs",
-        "add",
-        "add_any",
-        "broadcast_in_dim",
-        "clamp",
-        "concatenate",
-        "convert_element_type",
-        "copy",
-        "cumsum",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "expand_dims",
-        "gather",
-        "max",
-        "min",
-        "neg",
-        "pad",
-        "reduce_max",
-        "reduce_min",
-        "reduce_sum",
-        "reduce_window_max",
-        "reduce_window_sum",
-        "reshape",
-        "rev",
-        "select_n",
-        "slice",
-        "sort",
-        "split",
-        "squeeze",
-        "stop_gradient",
-        "sub",
-        "transpose",
-    }
-)
+LINEAR = frozenset({
+    "abs", "add", "add_any", "broadcast_in_dim", "clamp", "concatenate", "convert_element_type",
+    "copy", "cumsum", "dynamic_slice", "dynamic_update_slice", "expand_dims", "gather", "max",
+    "min", "neg", "pad", "reduce_max", "reduce_min", "reduce_sum", "reduce_window_max",
+    "reduce_window_sum", "reshape", "rev", "select_n", "slice", "sort", "split", "squeeze",
+    "stop_gradient", "sub", "transpose",
+})  # fmt: skip
 
 # Linear in each of two arguments.
 BILINEAR = frozenset({"conv_general_dilated", "dot_general", "mul"})
 
 # Elementwise functions of one argument.
-BY_ENTRY = frozenset(
-    {
-        "cos",
-        "erf",
-        "exp",
-        "expm1",
-        "integer_pow",
-        "log",
-        "log1p",
-        "logistic",
-        "rsqrt",
-        "sin",
-        "sqrt",
-        "tanh",
-    }
-)
+BY_ENTRY = frozenset({
+    "cos", "erf", "exp", "expm1", "integer_pow", "log", "log1p", "logistic", "rsqrt", "sin", "sqrt",
+    "tanh",
+})  # fmt: skip
 
 # Calls of a program, replaced by its equations.
 INLINED = frozenset({"checkpoint", "closed_call", "core_call", "jit", "pjit", "remat2"})
@@ -110,6 +69,7 @@ def walk(
 
     for equation in jaxpr.eqns:
         values = [read(atom) for atom in equation.invars]
+        # A call is its equations, or a layer within ``jit`` would not be seen.
         if equation.primitive.name in INLINED:
             inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
             if not isinstance(inner, core.ClosedJaxpr):

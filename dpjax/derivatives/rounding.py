@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import jax
 from jax import lax
 
 from dpjax import _validate
-from dpjax._typing import Array, Relation
+from dpjax._typing import Array, Real, Relation
 from dpjax._wide import float64
 from dpjax.accounting.budget import records_moved
 from dpjax.derivatives import integers
 from dpjax.placement.shard import SHARE
-
-if TYPE_CHECKING:
-    from jaxtyping import Real
 
 BLOCK = 128
 """Most rows that are added in float32; blocks of a chunk are added in float64, or as integers."""
@@ -210,17 +206,10 @@ def _error(additions: int, unit: float) -> float:
 
 
 def block_products(left: Array, right: Array, permutation_invariant: bool, axis: int = -1) -> Array:
-    """Returns the products of two arrays summed over the rows of each block.
+    """Returns the products of two arrays summed over the rows of each block, (blocks, ..., ...).
 
-    Args:
-      left: (blocks, ..., rows).
-      right: (blocks, ..., rows), or with the rows at ``axis``.
-      permutation_invariant: whether to multiply and add in float64, so that the positions of
-        rows do not matter.
-      axis: of the rows in ``right``.
-
-    Returns:
-      (blocks, ..., ...), without the rows.
+    ``left`` is (blocks, ..., rows), and ``right`` has the rows at ``axis``. A product that is
+    ``permutation_invariant`` is added in float64, so that the positions of rows do not matter.
 
     >>> import jax.numpy as jnp
     >>> block_products(jnp.ones((4, 2, 3)), jnp.ones((4, 3)), permutation_invariant=False).shape

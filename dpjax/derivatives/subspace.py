@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 from jax.typing import ArrayLike
 
-from dpjax._typing import Array, Loss, Params, Relation, pytree_dataclass, static
+from dpjax._typing import (
+    Array,
+    Bool,
+    Float,
+    Loss,
+    Params,
+    PyTree,
+    Real,
+    Relation,
+    Shaped,
+    pytree_dataclass,
+    static,
+)
 from dpjax._wide import Expansion, on_device
 from dpjax.derivatives import clipping, directions, general, rounding
-from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
+from dpjax.derivatives.batching import example_of, map_examples, vmap_mixes_examples
 from dpjax.derivatives.chunks import (
     Chunk,
     blocks,
@@ -21,11 +33,7 @@ from dpjax.derivatives.chunks import (
     sum_chunks,
 )
 from dpjax.derivatives.integers import Summand
-from dpjax.derivatives.per_example import JointExpansion, JointSum
-from dpjax.placement.shard import shares
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, PyTree, Real, Shaped
+from dpjax.derivatives.per_example import JointSum
 
 
 @pytree_dataclass
@@ -46,7 +54,7 @@ class SubspaceClipped:
     ) -> JointSum:
         """Returns the sums of S g, shape (k,), and S H S^T, shape (k, k)."""
         total = self.wide(params, batch, sketch, mask)
-        return JointSum(total.gradient.leading, total.hessian.leading)
+        return JointSum(*(each.leading for each in total))
 
     def wide(
         self,
@@ -54,20 +62,11 @@ class SubspaceClipped:
         batch: PyTree[Shaped[ArrayLike, "n ..."]],
         sketch: Float[Array, "k p"],
         mask: Bool[ArrayLike, " n"] | None = None,
-    ) -> JointExpansion:
+    ) -> JointSum:
         """Returns the result of a call in float64, as ``Expansion``."""
         weights, batch = (self.gradient_weight, self.hessian_weight), on_device(batch)
-        return JointExpansion(
-            *_sums(
-                self.loss,
-                params,
-                sketch,
-                batch,
-                mask,
-                weights,
-                permutation_invariant=self.permutation_invariant,
-            )
-        )
+        order = self.permutation_invariant
+        return JointSum(*_sums(self.loss, params, sketch, batch, mask, weights, order))
 
     def sensitivity(self, relation: Relation, *, rows: int) -> Real[Array, ""] | float:
         """Returns the l2 sensitivity of (S g / gradient_weight, svec(S H S^T) / hessian_weight).
@@ -157,7 +156,9 @@ def _sums(
             hessians = hessians.reshape(-1, k * k)
             return clipping.sanitize_nonfinite(gradients), clipping.sanitize_nonfinite(hessians)
 
+        # Stored: norm and sum must read the same numbers.
         gradients, hessians = compute_once(chunk, rows)
+        # The weights are the bounds, so that the joint norm is clipped to 1.
         factors = clipping.clip_factors(
             1.0, (gradients, weights[0]), (hessians, weights[1]), keep=keep
         )
@@ -167,10 +168,7 @@ def _sums(
         )
         return first, second.reshape(-1, k, k)
 
-    record = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shares(batch)
-    )
-    numbers = k * directions.widest(of_flat, flat, record)
+    numbers = k * directions.widest(of_flat, flat, example_of(batch))
     summands = tuple(
         Summand(shape, flat.dtype, weight, squares)
         for shape, weight, squares in zip(((k,), (k, k)), weights, (0, 1), strict=True)

@@ -68,8 +68,6 @@ def exact_saddle(objective: Objective, examples: tuple[PyTree, PyTree]) -> Point
       ValueError: for an objective whose saddle is not known in closed form, or if it is none: the
         regularizer outweighs the negative curvature.
 
-    Privacy: NOT PRIVATE.
-
     >>> from dpjax.objectives import welsch
     >>> print(exact_saddle(welsch(0.25), (np.eye(2), np.ones(2))).min_eigenvalue)
     -0.25
@@ -94,12 +92,7 @@ def exact_landscape(objective: Objective, examples: tuple[PyTree, PyTree]) -> La
     The minimum is where a trust-region method with exact derivatives ends, in float64, from a step
     along the most negative direction of the saddle.
 
-    The arguments are those of ``exact_saddle``.
-
-    Raises:
-      ValueError: as ``exact_saddle``.
-
-    Privacy: NOT PRIVATE.
+    Arguments and errors are those of ``exact_saddle``.
 
     >>> from dpjax.objectives import pca
     >>> rows = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 0.5], [0.0, 0.5]])
@@ -124,18 +117,14 @@ def exact_escape(
 ) -> Array:
     """Returns whether the exact objective is more than halfway down to the minimum. NOT PRIVATE.
 
-    Works under ``vmap`` over ``params``.
+    Bool, shape (), and False for parameters that are not finite. Works under ``vmap`` over
+    ``params``.
 
     Args:
       objective: what was minimised.
       params: what a run gave, (dimension,).
       examples: ``(x, y)``.
       landscape: of this objective on these examples, from ``exact_landscape``.
-
-    Returns:
-      Bool, shape (); False for parameters that are not finite.
-
-    Privacy: NOT PRIVATE.
 
     >>> from dpjax.objectives import pca
     >>> examples = np.eye(2)[:1], np.ones(1)

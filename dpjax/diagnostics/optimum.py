@@ -135,8 +135,6 @@ def exact_values(objective: Objective, params: Params, examples: Examples) -> np
     Returns:
       (m,) float64, regularizer included; infinite outside a convex set.
 
-    Privacy: NOT PRIVATE.
-
     >>> from dpjax.objectives import logistic
     >>> exact_values(logistic(), np.zeros((2, 1)), (np.ones((3, 1)), np.ones(3))).round(4).tolist()
     [0.6931, 0.6931]
@@ -151,8 +149,6 @@ def exact_gradient_norms(objective: Objective, params: Params, examples: Example
     """Returns the (m,) l2 norms of the exact gradients of many parameters. NOT PRIVATE.
 
     The arguments are those of ``exact_values``.
-
-    Privacy: NOT PRIVATE.
 
     >>> from dpjax.objectives import logistic
     >>> exact_gradient_norms(logistic(), np.zeros((1, 1)), (np.ones((2, 1)), np.ones(2))).tolist()
@@ -179,8 +175,6 @@ def exact_descent(
     Returns:
       (p,) parameters, and the value there.
 
-    Privacy: NOT PRIVATE.
-
     >>> from dpjax.objectives import logistic_l2
     >>> examples = np.ones((2, 1)), np.array([1.0, -1.0])
     >>> params, value = exact_descent(logistic_l2(), np.array([2.0]), examples)
@@ -206,8 +200,6 @@ def exact_optimum(
 
     Returns:
       (p,) parameters, and the value there.
-
-    Privacy: NOT PRIVATE.
 
     >>> from dpjax.objectives import logistic_l2
     >>> examples = np.ones((2, 1)), np.array([1.0, -1.0])
@@ -238,8 +230,6 @@ def exact_certified_optimum(objective: Objective, examples: Examples) -> Optimum
 
     Raises:
       ValueError: for another loss, or a regularizer that is not known here.
-
-    Privacy: NOT PRIVATE.
 
     >>> from dpjax.objectives import logistic_l2
     >>> found = exact_certified_optimum(logistic_l2(), (np.ones((2, 1)), np.array([1.0, -1.0])))
@@ -295,6 +285,7 @@ def _descend(objective: Objective, data: _Data, start: np.ndarray) -> tuple[np.n
         hessian = _regular(objective, 2, data.hessian(params, every), params)
         with jax.enable_x64(True):
             move = np.asarray(_step(jnp.asarray(gradient), jnp.asarray(hessian), radius)[0])
+        # What the quadratic model promises; below ``_FLAT`` there is nothing left to gain.
         model = -float(gradient @ move + move @ hessian @ move / 2)
         if model < _FLAT:
             break
@@ -327,6 +318,7 @@ def _newton(data: _Data, objective: Objective) -> Optimum:
         curvature = data.hessian(params) + (l2 + 1e-13) * np.eye(len(params))
         move = _direction(params, gradient, curvature, l1)
         model = gradient @ move + l1 * (np.abs(params + move) - np.abs(params)).sum()
+        # Backtracks until the value falls by a part of what the model promises.
         share, (there, slope) = 1.0, at(params + move)
         while there > here + 1e-4 * share * model and share > 1e-6:
             share /= 2

@@ -9,7 +9,10 @@ from jax.flatten_util import ravel_pytree
 from dpjax._typing import Array, Params, PyTree
 from dpjax.objectives import Objective
 
+# Each is one program: one operation after another, each new shape would be compiled for each.
 
+
+@jax.jit
 def exact_objective(objective: Objective, params: Params, examples: PyTree) -> Array:
     """Returns the mean loss plus the regularizer. NOT PRIVATE.
 
@@ -19,31 +22,28 @@ def exact_objective(objective: Objective, params: Params, examples: PyTree) -> A
       examples: pytree with one row per record; records with an entry or a loss that is not finite
         are left out of the sum, as they are in training, but counted in n.
 
-    Privacy: NOT PRIVATE.
-
     >>> from dpjax.objectives import logistic
     >>> print(exact_objective(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
     0.6931472
     """
-    return _value(objective, params, examples)
+    mean = _mean_loss(objective.data_term, params, examples)
+    return mean + _regularizer(objective, params)
 
 
+@jax.jit
 def exact_gradient_norm(objective: Objective, params: Params, examples: PyTree) -> Array:
     """Returns the l2 norm of the exact gradient. NOT PRIVATE.
-
-    Privacy: NOT PRIVATE.
 
     >>> from dpjax.objectives import logistic
     >>> print(exact_gradient_norm(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
     0.5
     """
-    return _gradient_norm(objective, params, examples)
+    gradient = jax.grad(exact_objective, argnums=1)(objective, params, examples)
+    return jnp.linalg.norm(ravel_pytree(gradient)[0])
 
 
 def exact_min_eigenvalue(objective: Objective, params: Params, examples: PyTree) -> Array:
     """Returns the smallest eigenvalue of the exact Hessian. NOT PRIVATE.
-
-    Privacy: NOT PRIVATE.
 
     >>> from dpjax.objectives import logistic
     >>> print(exact_min_eigenvalue(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
@@ -52,41 +52,20 @@ def exact_min_eigenvalue(objective: Objective, params: Params, examples: PyTree)
     return _smallest_eigenvalue(exact_hessian(objective, params, examples))
 
 
+@jax.jit
 def exact_accuracy(objective: Objective, params: Array, x: Array, y: Array) -> Array:
     """Returns the share of rows whose label is predicted. NOT PRIVATE on private rows.
-
-    Privacy: NOT PRIVATE.
 
     >>> from dpjax.objectives import logistic
     >>> print(exact_accuracy(logistic(), jnp.ones(1), jnp.ones((2, 1)), jnp.array([1.0, -1.0])))
     0.5
     """
-    return _accuracy(objective, params, x, y)
-
-
-# Programs as a whole: one operation after another, each new shape would be compiled for each.
-
-
-@jax.jit
-def _value(objective: Objective, params: Params, examples: PyTree) -> Array:
-    mean = _mean_loss(objective.data_term, params, examples)
-    return mean + _regularizer(objective, params)
-
-
-@jax.jit
-def _gradient_norm(objective: Objective, params: Params, examples: PyTree) -> Array:
-    gradient = jax.grad(_value, argnums=1)(objective, params, examples)
-    return jnp.linalg.norm(ravel_pytree(gradient)[0])
+    return jnp.mean(objective.predict(params, x) == objective.read((x, y))[1])
 
 
 @jax.jit
 def _smallest_eigenvalue(hessian: Array) -> Array:
     return jnp.linalg.eigvalsh(hessian)[0]
-
-
-@jax.jit
-def _accuracy(objective: Objective, params: Array, x: Array, y: Array) -> Array:
-    return jnp.mean(objective.predict(params, x) == objective.read((x, y))[1])
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -107,20 +86,14 @@ def _regularizer(objective: Objective, params: Params) -> Array:
     return jnp.zeros(()) if objective.regularizer is None else objective.regularizer(params)
 
 
+@jax.jit
 def exact_hessian(objective: Objective, params: Params, examples: PyTree) -> Array:
     """Returns the exact Hessian of the flattened parameters, (p, p). NOT PRIVATE.
-
-    Privacy: NOT PRIVATE.
 
     >>> from dpjax.objectives import logistic
     >>> print(exact_hessian(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
     [[0.25]]
     """
-    return _hessian(objective, params, examples)
-
-
-@jax.jit
-def _hessian(objective: Objective, params: Params, examples: PyTree) -> Array:
     mean = _mean_hessian(objective.data_term, params, examples)
     return objective.regularize_hessian(mean, params)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,10 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from dpjax import _validate
+from dpjax._typing import Float, Real
 from dpjax.linalg._newton import try_interior, try_newton
 from dpjax.linalg._secular import by_eigenvectors, or_one
 from dpjax.linalg.lanczos import try_lanczos
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Real
 
 _NEWTON_SIZE = 48  # below it an eigendecomposition is about as cheap, and on one thread
 

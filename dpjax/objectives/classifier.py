@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,10 +19,8 @@ class CrossEntropy:
 
     apply: Callable[..., Array]
 
-    @property
-    def labels(self) -> str:
-        """The labels that count, in words."""
-        return "0, 1, ..., one less than the number of logits; of two, -1 as 0"
+    labels: ClassVar[str] = "0, 1, ..., one less than the number of logits; of two, -1 as 0"
+    """The labels that count, in words."""
 
     def __call__(self, params: Params, example: tuple[Array, Array]) -> Array:
         x, y = example
@@ -43,6 +41,7 @@ class CrossEntropy:
                 f"{jnp.result_type(y)} of shape (n, {', '.join(map(str, jnp.shape(y)))}): "
                 f"{ONE_LABEL}, or take a loss of your own such as optax.softmax_cross_entropy."
             )
+        # So that labels with a sign need no conversion.
         if logits.size == 2:
             y = Classes(2).read(y)
         logits = at_least_float32(logits)

@@ -5,12 +5,10 @@ proximal operator is the projection, for any step size. All is post-processing.
 """
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
 import optax
-from scipy import integrate, special
 
 from dpjax import _validate
 from dpjax._typing import Array, Params
@@ -22,10 +20,7 @@ _ROUNDING = 1e-5
 class _Domain:
     """What the sets share; a subclass has ``project`` and ``excess``."""
 
-    @property
-    def strong_convexity(self) -> float:
-        """None of it."""
-        return 0.0
+    strong_convexity = 0.0
 
     def __call__(self, params: Params) -> Array:
         """Returns the indicator, shape (): 0 inside (up to rounding), infinite outside."""
@@ -33,7 +28,6 @@ class _Domain:
 
     def prox(self, params: Params, step_size: Array | float) -> Params:
         """Returns the projection, whatever the step size."""
-        del step_size
         return self.project(params)
 
     def project(self, params: Params) -> Params:
@@ -46,87 +40,50 @@ class _Domain:
 
 
 @dataclasses.dataclass(frozen=True)
-class L2Ball(_Domain):
+class _Ball(_Domain):
+    """A ball around 0; a subclass has ``norm`` and ``project``."""
+
+    radius: float
+
+    def __post_init__(self):
+        object.__setattr__(self, "radius", _validate.positive("radius", self.radius))
+
+    def norm(self, params: Params) -> Array:
+        """Returns the Minkowski norm: the least r such that ``params`` lies in r times the set."""
+        raise NotImplementedError
+
+    def excess(self, params: Params) -> Array:
+        return self.norm(params) - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class L2Ball(_Ball):
     """All points of l2 norm at most ``radius``.
 
     >>> [round(float(w), 3) for w in L2Ball(1.0).project(jnp.array([3.0, 4.0]))]
     [0.6, 0.8]
     """
 
-    radius: float
-
-    def __post_init__(self):
-        object.__setattr__(self, "radius", _validate.positive("radius", self.radius))
-
     def project(self, params: Params) -> Params:
         return optax.projections.projection_l2_ball(params, self.radius)
 
-    def excess(self, params: Params) -> Array:
-        return self.norm(params) - 1
-
     def norm(self, params: Params) -> Array:
-        """Returns the Minkowski norm: the least r such that ``params`` lies in r times the set."""
         return optax.tree.norm(params) / self.radius
-
-    @property
-    def l2_radius(self) -> float:
-        """Largest l2 norm in the set, so that |v|_2 <= l2_radius * norm(v)."""
-        return self.radius
-
-    def gaussian_width(self, dimension: int) -> float:
-        """Returns E max <b, w> over the set, b standard normal: radius times E |b|_2.
-
-        >>> round(L2Ball(2.0).gaussian_width(1), 4)
-        1.5958
-        """
-        half = _validate.positive_int("dimension", dimension) / 2
-        log_mean = special.gammaln(half + 0.5) - special.gammaln(half)
-        return self.radius * math.sqrt(2) * math.exp(log_mean)
 
 
 @dataclasses.dataclass(frozen=True)
-class L1Ball(_Domain):
+class L1Ball(_Ball):
     """All points of l1 norm at most ``radius``.
 
     >>> L1Ball(1.0).project(jnp.array([2.0, 0.5])).tolist()
     [1.0, 0.0]
     """
 
-    radius: float
-
-    def __post_init__(self):
-        object.__setattr__(self, "radius", _validate.positive("radius", self.radius))
-
     def project(self, params: Params) -> Params:
         return optax.projections.projection_l1_ball(params, self.radius)
 
-    def excess(self, params: Params) -> Array:
-        return self.norm(params) - 1
-
     def norm(self, params: Params) -> Array:
-        """Returns the Minkowski norm: the least r such that ``params`` lies in r times the set."""
         return optax.tree.norm(params, ord=1) / self.radius
-
-    @property
-    def l2_radius(self) -> float:
-        """Largest l2 norm in the set, that of its corners."""
-        return self.radius
-
-    def gaussian_width(self, dimension: int) -> float:
-        """Returns E max <b, w> over the set, b standard normal: radius times E max_i |b_i|.
-
-        The mean of the largest of p half-normals is the integral over t > 0 of 1 - F(t)^p.
-
-        >>> round(L1Ball(1.0).gaussian_width(1), 4), round(L1Ball(1.0).gaussian_width(1000), 3)
-        (0.7979, 3.435)
-        """
-        p = _validate.positive_int("dimension", dimension)
-
-        def beyond(t: float) -> float:
-            # erfc, so that the tail keeps its digits where F(t) rounds to 1.
-            return -math.expm1(p * math.log1p(-special.erfc(t / math.sqrt(2)))) if t else 1.0
-
-        return self.radius * integrate.quad(beyond, 0, 40, limit=200)[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,6 +107,7 @@ class Box(_Domain):
         return optax.projections.projection_box(params, self.lower, self.upper)
 
     def excess(self, params: Params) -> Array:
+        # Over the larger bound, as it is relative to the set's size.
         past = [jnp.maximum(w - self.upper, self.lower - w).max() for w in jax.tree.leaves(params)]
         return jnp.stack(past).max() / max(abs(self.lower), abs(self.upper))
 

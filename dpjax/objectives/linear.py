@@ -5,16 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax._typing import Array
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float
+from dpjax._typing import Array, Bool, Float
 
 ONE_LABEL = "pass y[:, 0] of labels in one column, y.argmax(axis=1) of one-hot labels"
 """What an error says of labels with more than one number for a record."""
@@ -30,24 +27,19 @@ class Signs:
     [True, True, False, False]
     """
 
-    @property
-    def words(self) -> str:
-        """The labels that count."""
-        return "-1, 1, and 0 as -1"
-
-    @property
-    def classes(self) -> int | None:
-        """How many labels there are, None for numbers."""
-        return 2
-
-    twin = 0, -1
-    """A number that stands for a label in data that are given, and that label; or None."""
+    words: ClassVar[str] = "-1, 1, and 0 as -1"
+    """The labels that count."""
+    classes: ClassVar[int | None] = 2
+    """How many labels there are, None for numbers."""
+    twin: ClassVar[tuple[int, int] | None] = (0, -1)
+    """A number in the data that stands for a label, and that label; or None."""
 
     def read(self, y: Any) -> Any:
         """Returns the labels of an array, each by itself, with its label for the ``twin``."""
         unsigned = y.dtype.kind in "bu"
         if self.twin is None or (unsigned and self.twin[0] < 0):  # which 255 would equal
             return y
+        # Unsigned integers cannot hold -1.
         y = y.astype(np.float32) if unsigned else y
         number, label = self.twin
         return (np if isinstance(y, np.ndarray) else jnp).where(y == number, label, y)
@@ -62,12 +54,10 @@ class Signs:
 
     def beside(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"] | None:
         """Returns what a loss reads beside the scores, None for nothing."""
-        del y
         return None
 
     def correct(self, scores: Array, label: Array | None) -> Bool[Array, "*rows"]:
         """Returns whether scores, (*rows,) or (*rows, K), give the labels."""
-        del label
         return scores > 0
 
 
@@ -91,7 +81,6 @@ class Classes(Signs):
 
     @property
     def twin(self) -> tuple[int, int] | None:
-        """-1 stands for 0 of two classes."""
         return (-1, 0) if self.count == 2 else None
 
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
@@ -115,15 +104,8 @@ class Numbers(Signs):
     [True, True, False, False]
     """
 
-    twin = None
-
-    @property
-    def words(self) -> str:
-        return "numbers from -1 to 1"
-
-    @property
-    def classes(self) -> None:
-        """None: labels are numbers."""
+    words = "numbers from -1 to 1"
+    classes = twin = None
 
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
         return jnp.abs(y) <= 1
@@ -160,15 +142,19 @@ class LinearLoss:
     Privacy: NOT a mechanism; each value depends on one record alone.
     """
 
-    @property
-    def labels(self) -> Signs:
-        """The labels that count."""
-        raise NotImplementedError
+    labels: ClassVar[Signs]
+    """The labels that count."""
+    outputs: ClassVar[int] = 1
+    """Number of scores, K."""
+    at_zero: ClassVar[float]
+    """The largest loss of a record at w = 0, where psi is never negative."""
+    region: ClassVar[Region] = Region()
+    """What a trust-region method starts from: weights that classify have large norms."""
+    concordance: ClassVar[float | None] = None
+    """The most that the third derivative of psi is over the second; None if it has no bound.
 
-    @property
-    def outputs(self) -> int:
-        """Number of scores, K."""
-        return 1
+    As forms, |D^3 psi[u, u, v]| <= k D^2 psi[u, u] |v| for all vectors u and v of scores.
+    """
 
     def value(self, score: Array, label: Any) -> Array:
         """Returns psi of one record, shape (): of a score () or scores (K,), and its label ().
@@ -180,33 +166,15 @@ class LinearLoss:
     def derivatives(self, score: Array, label: Any) -> tuple[Array, Array]:
         """Returns psi', () or (K,), and psi'', () or (K, K), of one record."""
         slope = jax.grad(self.value)
+        # Of K scores forward over backward, K products for K^2 entries.
         curve = jax.grad(slope) if self.outputs == 1 else jax.jacfwd(slope)
         return slope(score, label), curve(score, label)
-
-    @property
-    def at_zero(self) -> float:
-        """The largest loss of a record at w = 0, where psi is never negative."""
-        raise NotImplementedError
-
-    @property
-    def region(self) -> Region:
-        """What a trust-region method starts from: weights that classify have large norms."""
-        return Region()
-
-    @property
-    def concordance(self) -> float | None:
-        """The most that the third derivative of psi is over the second; None if it has no bound.
-
-        As forms, |D^3 psi[u, u, v]| <= k D^2 psi[u, u] |v| for all vectors u and v of scores.
-        """
-        return None
 
     def slope_within(self, length: Array) -> Array | None:
         """Returns a bound on |psi'| for |x| <= 1 and weights of l2 norm ``length``.
 
         None, as here, if there is none beside that for all weights.
         """
-        del length
         return None
 
     def joint_weights(self, lipschitz: float) -> tuple[float, float] | None:
@@ -218,7 +186,6 @@ class LinearLoss:
         Args:
           lipschitz: a bound on the norm of psi'.
         """
-        del lipschitz
         return None
 
 
@@ -232,12 +199,9 @@ class Margin(LinearLoss):
 
     phi: Callable[[Array], Array]
 
-    @property
-    def labels(self) -> Signs:
-        return Signs()
+    labels = Signs()
 
     def value(self, score: Array, label: Any = None) -> Array:
-        del label
         return self.phi(score)
 
     @property

@@ -12,7 +12,7 @@ from dpjax._typing import Array, Loss, Params
 from dpjax.datasets.rows import Rows
 from dpjax.objectives.linear import LinearLoss, Margin, Signs
 from dpjax.objectives.proximal import prox_zero
-from dpjax.objectives.regularizers import PENALTIES
+from dpjax.objectives.regularizers import L2, PENALTIES
 from dpjax.objectives.units import REDUCTIONS, UnitLoss
 
 Regularizer = Callable[[Params], Array]
@@ -53,7 +53,7 @@ class Model(Protocol):
     """
 
     def parameters(self, features: int) -> int:
-        """Returns the number of parameters for so many features."""
+        """Returns the number of parameters for rows of so many ``features``."""
         ...
 
 
@@ -68,7 +68,7 @@ class Unlabelled:
     columns: int = 1
 
     def parameters(self, features: int) -> int:
-        """Returns the number of parameters for so many features."""
+        """Returns the number of parameters for rows of so many ``features``."""
         return features * self.columns
 
 
@@ -81,7 +81,7 @@ class LinearModel:
     """
 
     def parameters(self, features: int) -> int:
-        """Returns the number of parameters for so many features."""
+        """Returns the number of parameters for rows of so many ``features``."""
         return features
 
     def score(self, params: Array, x: Array) -> Array:
@@ -100,7 +100,7 @@ class LinearClassifier:
     classes: int
 
     def parameters(self, features: int) -> int:
-        """Returns the number of parameters for so many features."""
+        """Returns the number of parameters for rows of so many ``features``."""
         return features * self.classes
 
     def score(self, params: Array, x: Array) -> Array:
@@ -199,10 +199,10 @@ class Objective:
         if not callable(self.loss):
             raise ValueError(f"loss must be a function (params, example) -> scalar: {self.loss!r}.")
         for name, kind in (("constants", Constants), ("defaults", Defaults)):
-            given = getattr(self, name)
-            if given is None:
+            if (values := getattr(self, name)) is None:
                 continue
-            numbers = kind(*map(float, given))
+            numbers = kind(*map(float, values))
+            # An infinite one says that the Hessian jumps.
             bounded = numbers._replace(hessian_lipschitz=1.0) if kind is Constants else numbers
             if not (min(numbers) > 0 and all(value < float("inf") for value in bounded)):
                 raise ValueError(f"{name} must be finite and above 0, got {numbers}.")
@@ -218,6 +218,7 @@ class Objective:
 
     def tree_flatten(self) -> tuple[tuple, "Objective"]:
         """Returns the regularizer, if its numbers are leaves, and everything else."""
+        # Of one that a user wrote nobody knows which numbers it holds.
         if isinstance(self.regularizer, PENALTIES):
             return (self.regularizer,), self.data_term
         return (), self
@@ -255,6 +256,7 @@ class Objective:
             raise ValueError(f"reduction must be one of {REDUCTIONS}, got {reduction!r}.")
         if isinstance(self.loss, UnitLoss):
             raise ValueError(f"{self.name} is an objective of units already.")
+        # A sum of K losses has K times the constants, and K is a unit's own.
         same = reduction == "mean"
         return dataclasses.replace(
             self,
@@ -264,6 +266,7 @@ class Objective:
             constants=self.constants if same else None,
             defaults=self.defaults if same else None,
             name=f"{self.name} of units ({reduction})",
+            # Without its margin the objective would not know that it predicts.
             model=LinearModel() if self.model is None and self.margin is not None else self.model,
         )
 
@@ -289,8 +292,8 @@ class Objective:
         """Smoothness of the whole objective, or None if it is not known."""
         if self.constants is None:
             return None
-        own = 0.0 if self.regularizer is None else getattr(self.regularizer, "smoothness", None)
-        return None if own is None else self.constants.smoothness + own
+        added = 0.0 if self.regularizer is None else getattr(self.regularizer, "smoothness", None)
+        return None if added is None else self.constants.smoothness + added
 
     @property
     def prox(self) -> Callable[[Params, Array | float], Params]:
@@ -301,22 +304,22 @@ class Objective:
         """
         if self.regularizer is None:
             return prox_zero
-        found = getattr(self.regularizer, "prox", None)
-        if found is None:
+        operator = getattr(self.regularizer, "prox", None)
+        if operator is None:
             raise ValueError(
                 f"this method needs a regularizer with a proximal operator, but {self.name} has "
                 f"{self.regularizer!r}: use L1, L2, ElasticNet or a convex set of "
                 "dpjax.objectives, on the command line --objective logistic-l2 or logistic-l1, or "
                 "add a method prox(params, step_size) to yours."
             )
-        return found
+        return operator
 
     def regularize_gradient(self, gradient: Params, params: Params) -> Params:
         """Returns ``gradient`` plus the regularizer's exact gradient; post-processing."""
         if self.regularizer is None:
             return gradient
-        own = jax.grad(self.regularizer)(params)
-        return jax.tree.map(lambda g, r: g + r.astype(g.dtype), gradient, own)
+        added = jax.grad(self.regularizer)(params)
+        return jax.tree.map(lambda g, r: g + r.astype(g.dtype), gradient, added)
 
     def regularize_hessian(self, hessian: Array, params: Params) -> Array:
         """Returns the (p, p) ``hessian`` plus the regularizer's exact one; post-processing."""
@@ -324,8 +327,8 @@ class Objective:
             return hessian
         regularizer = self.regularizer
         flat, unravel = ravel_pytree(params)
-        own = jax.hessian(lambda w: regularizer(unravel(w)))(flat)
-        return hessian + own.astype(hessian.dtype)
+        added = jax.hessian(lambda w: regularizer(unravel(w)))(flat)
+        return hessian + added.astype(hessian.dtype)
 
     def parameters(self, features: int) -> int:
         """Returns the number of parameters for rows of so many ``features``."""
@@ -387,3 +390,12 @@ class Objective:
         score = x @ params if self.model is None else self.model.score(params, x)  # pyright: ignore
         decide = getattr(self.model, "decide", None)
         return jnp.where(score >= 0, 1.0, -1.0) if decide is None else decide(score)
+
+
+def of_scores(
+    form: LinearLoss, constants: Constants | None, name: str, model: Model, regularization: float
+) -> Objective:
+    """Returns the objective of a loss of scores plus ``regularization`` / 2 times |w|^2."""
+    penalty = L2(regularization)
+    regularizer = penalty if penalty.strength else None
+    return Objective(LossOfScores(form), regularizer, None, constants, name, model, linear=form)

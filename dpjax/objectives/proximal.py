@@ -14,16 +14,13 @@ def prox_zero(params: Params, scale: Array | float) -> Params:
     >>> prox_zero(jnp.array([1.0]), 2.0).tolist()
     [1.0]
     """
-    del scale
     return params
 
 
 def prox_l1(params: Params, scale: Array | float) -> Params:
     """Returns every weight brought nearer to zero by ``scale``, and not past it.
 
-    Args:
-      params: floating pytree.
-      scale: not below 0; step size times the strength of the penalty.
+    ``scale``, not below 0, is the step size times the strength of the penalty.
 
     Reference: soft thresholding; Parikh and Boyd, "Proximal algorithms" (2014), section 6.5.2.
 
@@ -38,10 +35,6 @@ def prox_l1(params: Params, scale: Array | float) -> Params:
 def prox_l2(params: Params, scale: Array | float) -> Params:
     """Returns ``params`` / (1 + ``scale``), the operator of scale / 2 times the squared l2 norm.
 
-    Args:
-      params: floating pytree.
-      scale: not below 0.
-
     >>> prox_l2(jnp.array([3.0]), 2.0).tolist()
     [1.0]
     """
@@ -50,11 +43,6 @@ def prox_l2(params: Params, scale: Array | float) -> Params:
 
 def prox_elastic_net(params: Params, l1: Array | float, l2: Array | float) -> Params:
     """Returns the operator of l1 |x|_1 + l2 / 2 |x|^2: threshold, then shrink.
-
-    Args:
-      params: floating pytree.
-      l1: not below 0.
-      l2: not below 0.
 
     Reference: Parikh and Boyd (2014), section 6.5.3.
 

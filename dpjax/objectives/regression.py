@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import ClassVar
 
 import jax.numpy as jnp
 
@@ -14,10 +15,9 @@ from dpjax.objectives.objective import (
     Constants,
     Defaults,
     LinearRegression,
-    LossOfScores,
     Objective,
+    of_scores,
 )
-from dpjax.objectives.regularizers import L2
 
 # Of a loss whose largest slope and largest curvature meet, a joint bound of 1 clips nobody at
 # w_g^2 = (1 + k) C^2 and w_h^2 = (1 + 1/k) M^2 for any k; k = 1/4 leaves the gradient most of it.
@@ -29,9 +29,11 @@ _REDESCENDING = 1.012
 class Residual(LinearLoss):
     """A loss psi(r) of the residual r = <x, w> - y, which is even, smooth and 0 at 0."""
 
-    @property
-    def labels(self) -> Numbers:
-        return Numbers()
+    labels = Numbers()
+    # Short steps: where residuals are large slopes are flat, and models far off.
+    region = Region(steps=16, radius=1.0)
+    constants: ClassVar[Constants | None] = None
+    """Those on |x| <= 1, None where there are none for all w."""
 
     def of_residual(self, r: Array) -> tuple[Array, Array, Array]:
         """Returns psi, psi' and psi'' at residuals of any shape."""
@@ -42,16 +44,6 @@ class Residual(LinearLoss):
 
     def derivatives(self, score: Array, label: Array) -> tuple[Array, Array]:
         return self.of_residual(score - label)[1:]
-
-    @property
-    def region(self) -> Region:
-        """Short steps: where residuals are large slopes are flat, and models far off."""
-        return Region(steps=16, radius=1.0)
-
-    @property
-    def constants(self) -> Constants | None:
-        """Those on |x| <= 1, None where there are none for all w."""
-        return None
 
     @property
     def at_zero(self) -> float:
@@ -66,18 +58,10 @@ class Residual(LinearLoss):
 class Squared(Residual):
     """r^2 / 2."""
 
-    @property
-    def region(self) -> Region:
-        """One step, from 0: there no record is clipped, and gradient and Hessian say it all.
-
-        Damping chosen on two data sets of ``benchmarks/regression.py``, on other seeds.
-        """
-        return Region(steps=1, damping=1.0)
-
-    @property
-    def concordance(self) -> float:
-        """0: a quadratic model leaves nothing out."""
-        return 0.0
+    # One step, from 0: there no record is clipped, and gradient and Hessian say it all. Damping
+    # chosen on two data sets of ``benchmarks/regression.py``, on other seeds.
+    region = Region(steps=1, damping=1.0)
+    concordance = 0.0  # a quadratic model leaves nothing out
 
     def slope_within(self, length: Array) -> Array:
         return 1 + length
@@ -104,6 +88,7 @@ class Huber(Residual):
     def of_residual(self, r: Array) -> tuple[Array, Array, Array]:
         slope = jnp.clip(r, -self.threshold, self.threshold)
         inside = jnp.abs(r) <= self.threshold
+        # By the clipped slope one formula serves both sides of the threshold.
         return slope * (r - slope / 2), slope, jnp.asarray(inside, jnp.result_type(r))
 
 
@@ -253,13 +238,5 @@ def welsch_residual(regularization: float = 1e-3, scale: float = 0.6) -> Objecti
 def _of(
     form: Residual, name: str, regularization: float, defaults: Defaults | None = None
 ) -> Objective:
-    penalty = L2(regularization)
-    return Objective(
-        LossOfScores(form),
-        penalty if penalty.strength else None,
-        constants=form.constants,
-        name=name,
-        model=LinearRegression(),
-        defaults=defaults,
-        linear=form,
-    )
+    objective = of_scores(form, form.constants, name, LinearRegression(), regularization)
+    return dataclasses.replace(objective, defaults=defaults)

@@ -26,6 +26,7 @@ def _register(penalty: _Class) -> _Class:
         return [(key, getattr(value, key.name)) for key in keys], None
 
     def unflatten(_: None, leaves: Iterable) -> Any:
+        # Past ``__post_init__``: a tracer, or a gradient, is no number to validate.
         value = object.__new__(penalty)
         for name, leaf in zip(names, leaves, strict=True):
             object.__setattr__(value, name, leaf)
@@ -35,9 +36,23 @@ def _register(penalty: _Class) -> _Class:
     return penalty
 
 
+@dataclasses.dataclass(frozen=True)
+class _Penalty:
+    """What the penalties share: their numbers are not below 0."""
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            number = _validate.non_negative(field.name, getattr(self, field.name))
+            object.__setattr__(self, field.name, number)
+
+    def __call__(self, params: Params) -> Array:
+        """Returns the penalty, shape ()."""
+        raise NotImplementedError
+
+
 @_register
 @dataclasses.dataclass(frozen=True)
-class L2:
+class L2(_Penalty):
     """strength / 2 times the squared l2 norm.
 
     >>> float(L2(2.0)(jnp.array([1.0, 2.0])))
@@ -45,9 +60,6 @@ class L2:
     """
 
     strength: float
-
-    def __post_init__(self):
-        object.__setattr__(self, "strength", _validate.non_negative("strength", self.strength))
 
     @property
     def smoothness(self) -> float:
@@ -60,7 +72,6 @@ class L2:
         return self.strength
 
     def __call__(self, params: Params) -> Array:
-        """Returns the penalty, shape ()."""
         return self.strength / 2 * _square_sum(params)
 
     def prox(self, params: Params, step_size: Array | float) -> Params:
@@ -70,7 +81,7 @@ class L2:
 
 @_register
 @dataclasses.dataclass(frozen=True)
-class L1:
+class L1(_Penalty):
     """strength times the l1 norm, which sets weights to zero; it has no smoothness.
 
     >>> float(L1(2.0)(jnp.array([1.0, -2.0])))
@@ -79,16 +90,9 @@ class L1:
 
     strength: float
 
-    def __post_init__(self):
-        object.__setattr__(self, "strength", _validate.non_negative("strength", self.strength))
-
-    @property
-    def strong_convexity(self) -> float:
-        """None of it."""
-        return 0.0
+    strong_convexity = 0.0
 
     def __call__(self, params: Params) -> Array:
-        """Returns the penalty, shape ()."""
         return self.strength * _absolute_sum(params)
 
     def prox(self, params: Params, step_size: Array | float) -> Params:
@@ -98,7 +102,7 @@ class L1:
 
 @_register
 @dataclasses.dataclass(frozen=True)
-class ElasticNet:
+class ElasticNet(_Penalty):
     """l1 times the l1 norm, plus l2 / 2 times the squared l2 norm.
 
     >>> float(ElasticNet(1.0, 2.0)(jnp.array([1.0, -2.0])))
@@ -108,18 +112,12 @@ class ElasticNet:
     l1: float
     l2: float
 
-    def __post_init__(self):
-        for field in ("l1", "l2"):
-            value = _validate.non_negative(field, getattr(self, field))
-            object.__setattr__(self, field, value)
-
     @property
     def strong_convexity(self) -> float:
         """That of the squared norm."""
         return self.l2
 
     def __call__(self, params: Params) -> Array:
-        """Returns the penalty, shape ()."""
         return self.l1 * _absolute_sum(params) + self.l2 / 2 * _square_sum(params)
 
     def prox(self, params: Params, step_size: Array | float) -> Params:
@@ -129,7 +127,7 @@ class ElasticNet:
 
 @_register
 @dataclasses.dataclass(frozen=True)
-class Nonconvex:
+class Nonconvex(_Penalty):
     """strength times the sum of w^2 / (1 + w^2), which bounds each weight's penalty.
 
     Reference: Wang and Xu (2020), section 5.
@@ -140,16 +138,12 @@ class Nonconvex:
 
     strength: float
 
-    def __post_init__(self):
-        object.__setattr__(self, "strength", _validate.non_negative("strength", self.strength))
-
     @property
     def smoothness(self) -> float:
         """Largest absolute eigenvalue of the Hessian, at w = 0."""
         return 2 * self.strength
 
     def __call__(self, params: Params) -> Array:
-        """Returns the penalty, shape ()."""
         penalties = [jnp.sum(w * w / (1 + w * w)) for w in jax.tree.leaves(params)]
         return self.strength * jnp.asarray(sum(penalties))
 

@@ -59,7 +59,6 @@ class PhaseLoss:
     """(<a, w>^2 - |b|)^2 / 4 of the record (a, b)."""
 
     def __call__(self, params: Array, example: tuple[Array, Array]) -> Array:
-        """Returns the loss of one record, shape ()."""
         a, b = example
         return (jnp.dot(a, params) ** 2 - jnp.abs(b)) ** 2 / 4
 
@@ -94,7 +93,6 @@ class LowRankLoss:
     rank: int
 
     def __call__(self, params: Array, example: tuple[Array, Array]) -> Array:
-        """Returns the loss of one record, shape (); the label is only checked."""
         x, y = example
         value = -jnp.sum((x @ params.reshape(x.size, self.rank)) ** 2) / 2
         # As of every margin loss, an impossible label makes a null record.
@@ -170,7 +168,7 @@ class TwoLayer:
     hidden: int
 
     def parameters(self, features: int) -> int:
-        """Returns the number of parameters for so many features."""
+        """Returns the number of parameters for rows of so many ``features``."""
         return self.hidden * (features + 1)
 
     def score(self, params: Array, x: Array) -> Array:
@@ -186,7 +184,6 @@ class TwoLayerLoss:
     network: TwoLayer
 
     def __call__(self, params: Params, example: tuple[Array, Array]) -> Array:
-        """Returns the loss of one record, shape ()."""
         x, y = example
         possible = jnp.abs(y) == 1
         margin = jnp.where(possible, y, 1) * self.network.score(params, x)

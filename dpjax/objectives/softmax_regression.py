@@ -11,8 +11,7 @@ import jax.numpy as jnp
 from dpjax import _validate
 from dpjax._typing import Array
 from dpjax.objectives.linear import Classes, LinearLoss
-from dpjax.objectives.objective import Constants, LinearClassifier, LossOfScores, Objective
-from dpjax.objectives.regularizers import L2
+from dpjax.objectives.objective import Constants, LinearClassifier, Objective, of_scores
 
 # |softmax(s) - e_y|, the largest eigenvalue and the Frobenius norm of its derivative, and a third
 # central moment of numbers within sqrt(2), which bounds the third derivative along a unit vector.
@@ -29,6 +28,8 @@ class Softmax(LinearLoss):
     classes: int
 
     proven = True
+    constants = _CONSTANTS
+    concordance = math.sqrt(2)  # the largest range of scores that a vector of norm 1 gives
 
     @property
     def labels(self) -> Classes:
@@ -46,18 +47,8 @@ class Softmax(LinearLoss):
         return share - self._indicator(label, score), jnp.diag(share) - jnp.outer(share, share)
 
     @property
-    def constants(self) -> Constants:
-        """Those on |x| <= 1."""
-        return _CONSTANTS
-
-    @property
     def at_zero(self) -> float:
         return math.log(self.classes)
-
-    @property
-    def concordance(self) -> float:
-        """The root of 2, the largest range of scores that a vector of norm 1 gives."""
-        return math.sqrt(2)
 
     def joint_weights(self, lipschitz: float) -> tuple[float, float] | None:
         """Returns 1 and the least ratio at which the Hessian costs nothing beside the gradient."""
@@ -91,13 +82,5 @@ def softmax(classes: int, regularization: float = 1e-3) -> Objective:
     classes = _validate.positive_int("classes", classes)
     if classes < 3:
         raise ValueError(f"classes must be at least 3, got {classes}: for two take logistic_l2.")
-    penalty = L2(regularization)
-    form = Softmax(classes)
-    return Objective(
-        LossOfScores(form),
-        penalty if penalty.strength else None,
-        constants=form.constants,
-        name=f"softmax-{classes}",
-        model=LinearClassifier(classes),
-        linear=form,
-    )
+    name, model = f"softmax-{classes}", LinearClassifier(classes)
+    return of_scores(Softmax(classes), _CONSTANTS, name, model, regularization)

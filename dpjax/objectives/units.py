@@ -48,8 +48,8 @@ class UnitLoss:
         stand_in = jnp.argmax(valid)
 
         def replaced(leaf: Array) -> Array:
-            here = valid.reshape(-1, *(1,) * (leaf.ndim - 1))
-            return jnp.where(here, leaf, leaf[stand_in])
+            by_record = valid.reshape(-1, *(1,) * (leaf.ndim - 1))
+            return jnp.where(by_record, leaf, leaf[stand_in])
 
         values = jax.vmap(self.loss, in_axes=(None, 0))(params, jax.tree.map(replaced, records))
         total = jnp.sum(jnp.where(valid, values, 0))

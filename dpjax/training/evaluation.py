@@ -169,6 +169,7 @@ def _chunked(records: PyTree) -> tuple[PyTree, np.ndarray]:
 
     def split(leaf: Any) -> Array:
         array = np.asarray(leaf)
+        # Padded with the first record, which no network refuses; the mask leaves it out of means.
         padded = np.concatenate([array, array[:1].repeat(chunks * size - rows, axis=0)])
         return on_device(padded.reshape(chunks, size, *array.shape[1:]))
 

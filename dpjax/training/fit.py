@@ -29,13 +29,7 @@ from dpjax.results import Solution
 from dpjax.training.evaluation import Evaluator
 from dpjax.training.losses import LossOfOutputs, check_closures, objective_of
 from dpjax.training.network import Network, network
-from dpjax.training.table import (
-    Sizes,
-    example_shape,
-    given,
-    records_of,
-    sizes_of,
-)
+from dpjax.training.table import Sizes, example_shape, given, records_of, sizes_of
 from dpjax.training.trained import Trained
 
 Factory = Callable[..., Algorithm]
@@ -182,7 +176,8 @@ def fit(
     algorithm = _algorithm(optimizer, lifted, budget, params, clip_norm, sizes, options)
     sets = _evaluated(records, exact, held_out, bounds)
     epoch = sizes["data_size"] / sizes["batch_size"]
-    evaluator = Evaluator(net, measures, sets, epoch, _own(checkpoint, mesh), root, params)
+    folder = checkpoint if team(mesh).leads else None  # of several processes one writes the table
+    evaluator = Evaluator(net, measures, sets, epoch, folder, root, params)
     solution = run(
         algorithm,
         data if mesh is None else Sharded(data, mesh),
@@ -219,10 +214,6 @@ def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) 
         solution = dataclasses.replace(solution, preprocessing=scale)
     tables = map(evaluator.table, ("held_out", "training"))
     return Trained(solution, net, loss == "cross_entropy", *tables)
-
-
-def _own(checkpoint: str | os.PathLike | None, mesh: Mesh | None) -> str | os.PathLike | None:
-    return checkpoint if team(mesh).leads else None
 
 
 def _root(
@@ -280,8 +271,7 @@ def _algorithm(
 
 def _watch(algorithm: Algorithm, evaluator: Evaluator, epoch: float, epochs: float) -> Watch:
     spent, steps = cast(float, algorithm.epsilon()), int(algorithm.steps)
-    promise = f"epsilon {ceil(spent, 3)} in all"
-    title = f"{algorithm.title}, {promise}"
+    title = f"{algorithm.title}, epsilon {ceil(spent, 3)} in all"
     every = max(1.0, _validate.positive("evaluate_every", epochs) * epoch)
     if not evaluator.measures_any:
         return Watch(frozenset(), evaluator, title)

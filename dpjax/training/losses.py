@@ -48,12 +48,6 @@ def objective_of(
       ValueError: for a loss or metric that is not one number of one example.
 
     Privacy: NOT a mechanism.
-
-    >>> net = Network(lambda w, x: x @ w, False, None)
-    >>> objective, measures = objective_of(
-    ...     net, lambda o, y: (o - y) ** 2, jnp.zeros(2), (jnp.zeros(2), jnp.zeros(())))
-    >>> print(objective(jnp.ones(2), (jnp.ones(2), 5.0)), len(measures))
-    9.0 1
     """
     outputs = jax.eval_shape(net, params, record[0])
     if loss == "cross_entropy":
@@ -83,10 +77,6 @@ def check_closures(
     the records themselves, but not arrays computed from them, nor subsets of rows.
 
     ``rows`` is the number of training records; if it is private, the declared one.
-
-    >>> constant = jnp.zeros(99)
-    >>> objective = Objective(lambda w, e: jnp.sum(w) * constant[0])
-    >>> check_closures(objective, jnp.zeros(2), (jnp.zeros(2), jnp.zeros(())), 98)
     """
     functions: dict[str, tuple[Callable[..., Array], tuple[PyTree, ...]]] = {
         "loss or model": (objective.loss, (params, record))
@@ -112,13 +102,8 @@ def _check_number(name: str, function: Any, outputs: PyTree, y: PyTree, kind: An
         raise ValueError(f"{name} must give one number for one example, got {value}.")
 
 
-def _identity(params: Any, logits: Array) -> Array:
-    del params
-    return logits
-
-
 def _logits_loss(logits: Array, y: Array) -> Array:
-    return cross_entropy(_identity)(None, (logits, y))
+    return cross_entropy(lambda _, logits: logits)(None, (logits, y))
 
 
 def _correct(logits: Array, y: Array) -> Array:

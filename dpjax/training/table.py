@@ -12,6 +12,7 @@ from dpjax._typing import PyTree
 from dpjax.accounting import PrivacyBudget
 from dpjax.datasets import Dataset, group
 from dpjax.datasets.dataset import check_arrays
+from dpjax.derivatives.chunks import common_length
 
 
 class Sizes(TypedDict):
@@ -34,9 +35,6 @@ def records_of(
 
     Raises:
       ValueError: if it is neither, is empty, does not fit, or holds unscaled images.
-
-    >>> records_of("data", (np.ones((2, 3)), np.ones(2)))[0].shape
-    (2, 3)
     """
     if isinstance(data, Dataset):
         if bounds is not None and data.preprocessing is not None:
@@ -49,13 +47,7 @@ def records_of(
         raise ValueError(f"{name} must be a Dataset or arrays (x, y), one record a row.")
     x, y = data
     check_arrays(name, (x, y))
-    leaves = jax.tree.leaves((x, y))
-    if not leaves or any(np.ndim(leaf) == 0 for leaf in leaves):
-        raise ValueError(f"{name} must hold arrays with one row per record.")
-    if len({np.shape(leaf)[0] for leaf in leaves}) > 1:
-        raise ValueError(f"all arrays of {name} must have the same number of rows.")
-    if np.shape(leaves[0])[0] == 0:
-        raise ValueError(f"{name} must hold at least one record.")
+    common_length((x, y), None, name)
     for leaf in jax.tree.leaves(x):
         dtype = jnp.result_type(leaf)
         # Tokens are integers too, in one axis or none; images are bytes, or have two at least.
@@ -131,11 +123,7 @@ def given(
 
 
 def example_shape(records: PyTree) -> PyTree:
-    """Returns shapes and dtypes of one record.
-
-    >>> example_shape(np.ones((5, 3)))
-    ShapeDtypeStruct(shape=(3,), dtype=float32)
-    """
+    """Returns shapes and dtypes of one record."""
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf)[1:], jnp.result_type(leaf)), records
     )
@@ -157,9 +145,6 @@ def sizes_of(
     Raises:
       ValueError: for a number out of range, both or neither of epochs and steps, an invalid
         budget, or a private n without a declared one.
-
-    >>> sizes_of(np.ones((60_000, 3)), PrivacyBudget(1.0, 1e-5), None, 256, 15, None)["steps"]
-    3516
     """
     if not isinstance(budget, PrivacyBudget):
         raise ValueError(

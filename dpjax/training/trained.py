@@ -64,6 +64,7 @@ class Trained(HasCard):
         """
         network, scale = self.network, self.solution.preprocessing
         if isinstance(x, Dataset) and x.preprocessing is None:
+            # Its rows were not scaled, as those of arrays.
             x = x.x
         if isinstance(x, Dataset) or network.bounds is None:
             x = training_rows(x, scale)
@@ -84,6 +85,7 @@ class Trained(HasCard):
         logits, scale = self.outputs(x), self.solution.preprocessing
         if scale is None or scale.classes is None:
             return jnp.argmax(logits, axis=-1)
+        # A network may have more logits than classes were declared.
         indices = np.argmax(np.asarray(logits)[:, : len(scale.classes)], axis=-1)
         return decode_labels(indices, scale.classes, from_zero=True)
 

@@ -64,14 +64,15 @@ def gradient_multiplier(noise_multiplier: float, count_stddev: float) -> float:
     >>> round(gradient_multiplier(1.0, 12.8), 5)
     1.00076
     """
-    whole = _validate.positive("noise_multiplier", noise_multiplier)
+    joint = _validate.positive("noise_multiplier", noise_multiplier)
     alone = 2 * _validate.positive("count_stddev", count_stddev)
-    if alone <= whole:
+    if alone <= joint:
         raise ValueError(
             f"a count with noise of count_stddev={count_stddev!r} alone has multiplier {alone:g}, "
-            f"as much as noise_multiplier={whole:g} allows in all; raise count_stddev."
+            f"as much as noise_multiplier={joint:g} allows in all; raise count_stddev."
         )
-    return whole / math.sqrt((1 - whole / alone) * (1 + whole / alone))
+    # z^-2 - (2 sigma_b)^-2 as a product, in which nothing cancels.
+    return joint / math.sqrt((1 - joint / alone) * (1 + joint / alone))
 
 
 def next_clip_norm(
@@ -96,7 +97,7 @@ def next_clip_norm(
     return jnp.clip(following, _SMALLEST, _LARGEST).astype(jnp.float32)
 
 
-def _check_places(draws: UpdateSampling) -> None:
+def _check_positions(draws: UpdateSampling) -> None:
     if draws.permutation_invariant:
         raise ValueError(
             f"under {draws.relation!r} a record shifts those behind it, whose norms may then round "
@@ -123,8 +124,7 @@ def adaptive_clip_and_noise(
       noise_multiplier: z, of the gradient and the count together; as in ``noisy_mean``.
       sampler: from ``dpjax.sampling``, the one that draws the records of each step.
       relation: what neighbouring means.
-      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
-        so that a second ``init`` raises; under ``jit`` it cannot.
+      key: a key used for nothing else, shape (); required. See ``NoiseTransformation``.
       quantile: gamma, from 0 to 1, the share of norms that C is to hold.
       rate: eta_C, how fast C moves: a factor of exp(rate gamma) a step at most, but for noise.
       count_stddev: sigma_b, as in ``gradient_multiplier``; by default 1/20 of the expected batch.
@@ -159,23 +159,23 @@ def adaptive_clip_and_noise(
     """
     key = as_key(key)
     first = _validate.positive("initial_clip_norm", initial_clip_norm)
-    if not 1e-20 <= first <= 1e20:
+    if not _SMALLEST <= first <= _LARGEST:
         raise ValueError(f"initial_clip_norm must be from 1e-20 to 1e20, got {first!r}.")
     quantile, rate = _validate.open_unit("quantile", quantile), _validate.positive("rate", rate)
     draws = UpdateSampling(sampler, relation)
-    _check_places(draws)
+    _check_positions(draws)
     expected = draws.expected
     sigma = expected * _COUNT_STDDEV if count_stddev is None else count_stddev
-    own_multiplier = gradient_multiplier(noise_multiplier, sigma)
-    one, rounding_error = draws.sensitivity(1.0), draws.rounding_error(permutation_invariant=False)
-    on_sum = one * expected
+    of_gradient = gradient_multiplier(noise_multiplier, sigma)
+    on_mean, rounding_error = draws.sensitivity(1.0), draws.rounding_error(False)
+    on_sum = on_mean * expected
     # Standard deviations on the sums, the gradient's in units of C.
-    gradient_noise, count_noise = own_multiplier * on_sum * (1 + rounding_error), sigma * on_sum
+    gradient_noise, count_noise = of_gradient * on_sum * (1 + rounding_error), sigma * on_sum
     parts = {"gradient over clip norm": gradient_noise, "fraction": count_noise}
     components = tuple((name, stddev / expected) for name, stddev in parts.items())
 
     def event(steps: int, dimension: int = NUMBERS - 1) -> Event:
-        fields = {"sensitivity": one, "components": components, "noise_draws": dimension + 1}
+        fields = {"sensitivity": on_mean, "components": components, "noise_draws": dimension + 1}
         return draws.event(_NAME, steps, noise_multiplier=noise_multiplier, **fields)
 
     event(1)  # raises for what has no accounting
@@ -198,8 +198,10 @@ def adaptive_clip_and_noise(
         total, balance = clipped_sum(on_device(updates), (clip,), mask, permutation_invariant=False)
         stddev = clip * gradient_noise  # noise is drawn with eight units of the last place more
         noisy = add_noise(Gaussian(), leaf_keys(state.noise, "adaptive_gradient"), total, stddev)
-        own = derive(key, "adaptive_count", used)
-        count = add_noise(Gaussian(), lambda _: own, balance / 2, count_noise)
+        count_key = derive(key, "adaptive_count", used)
+        # Half the balance is the sum of all b.
+        count = add_noise(Gaussian(), lambda _: count_key, balance / 2, count_noise)
+        # The mean of b is between -1/2 and 1/2, but for the noise.
         following = next_clip_norm(clip, count / expected + 0.5, quantile=quantile, rate=rate)
         return noisy, AdaptiveState(NoiseState(key, used + 1), following)
 

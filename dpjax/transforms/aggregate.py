@@ -44,9 +44,9 @@ class ClippingTransformation(optax.GradientTransformationExtraArgs):
     ) -> "ClippingTransformation":
         """Makes the pair that optax reads, with the bound beside it."""
         check_callers(making=True)
-        made = super().__new__(cls, init, update)
-        made.clip_norm, made.permutation_invariant = clip_norm, permutation_invariant
-        return made
+        pair = super().__new__(cls, init, update)
+        pair.clip_norm, pair.permutation_invariant = clip_norm, permutation_invariant
+        return pair
 
     def sensitivity(self, relation: Relation, *, rows: int) -> float:
         """Returns how far one record moves the sum of at most ``rows`` rows, rounding included."""
@@ -114,9 +114,9 @@ def clip_and_sum(
     ) -> tuple[PyTree, optax.EmptyState]:
         check_updates(updates, params, extra)
         check_rows(updates, params)
-        return clipped_sum(on_device(updates), norms_of(updates), mask, permutation_invariant)[
-            0
-        ], state
+        rows, norms = on_device(updates), norms_of(updates)
+        total, _ = clipped_sum(rows, norms, mask, permutation_invariant)
+        return total, state
 
     return ClippingTransformation(init, update, joint, permutation_invariant)
 
@@ -184,10 +184,12 @@ def clipped_sum(
             rounding.block_products(blocks(factor), blocks(part), permutation_invariant, axis=1)
             for factor, part in zip(factors, parts, strict=True)
         ]
+        # 1 within the bound, -1 clipped, 0 for a row that does not count.
         side = jnp.where(smallest == 1, 1, jnp.where(smallest > 0, -1, 0))
         return [*sums, blocks(side).sum(axis=1).astype(dtype)]
 
     chunk_rows = rows_per_chunk(n, sum(widths), numbers=2**20)
+    # The bound on the joint vector holds for each of its leaves.
     bounds = norms if len(norms) > 1 else norms * len(leaves)
     summands = [
         Summand((width,), dtype, bound) for width, bound in zip(widths, bounds, strict=True)
@@ -246,10 +248,10 @@ def check_like(shapes: list[tuple[int, ...]], params: Params | None, advice: str
 def _clip_norms(
     clip_norm: float | PyTree, per_layer: bool
 ) -> tuple[float, Callable[[PyTree], tuple[float, ...]]]:
-    """The bound on a whole record, and the bounds for given updates."""
-    given, tree = jax.tree.flatten(clip_norm)
+    """The bound on a record over all leaves, and what returns the bounds for some updates."""
+    bounds, tree = jax.tree.flatten(clip_norm)
     single = jax.tree_util.treedef_is_leaf(tree)
-    norms = tuple(_validate.clip_norm("clip_norm", norm) for norm in given)
+    norms = tuple(_validate.clip_norm("clip_norm", norm) for norm in bounds)
     if not norms:
         raise ValueError(f"clip_norm must be a number above 0, got {clip_norm!r}.")
     if not single and not per_layer:
@@ -257,7 +259,12 @@ def _clip_norms(
             f"clip_norm={clip_norm!r} names a bound for every leaf; pass per_layer=True with it."
         )
     if single and per_layer:
-        return norms[0], lambda updates: _equal(norms[0], len(jax.tree.leaves(updates)))
+
+        def equal(updates: PyTree) -> tuple[float, ...]:
+            leaves = len(jax.tree.leaves(updates))
+            return (norms[0] / math.sqrt(leaves),) * leaves
+
+        return norms[0], equal
 
     def norms_of(updates: PyTree) -> tuple[float, ...]:
         if not single and jax.tree.structure(updates) != tree:
@@ -268,7 +275,3 @@ def _clip_norms(
         return norms
 
     return math.hypot(*norms), norms_of
-
-
-def _equal(clip_norm: float, leaves: int) -> tuple[float, ...]:
-    return (clip_norm / math.sqrt(leaves),) * leaves

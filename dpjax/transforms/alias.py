@@ -29,8 +29,7 @@ def noisy_sgd(
     Args:
       learning_rate: a number or an optax schedule.
       momentum: decay of the sum of noisy gradients, from 0 to below 1; None for none.
-      **mean: of ``noisy_mean``, where each is described: ``clip_norm``, ``noise_multiplier``,
-        ``sampler`` and ``key``; ``relation``, ``per_example`` and ``per_layer`` if need be.
+      **mean: the arguments of ``noisy_mean``, from its ``clip_norm`` to its ``key``.
 
     Returns:
       An optax transformation with ``event(steps)``. Its state is initialised in float32 at least,
@@ -71,8 +70,7 @@ def noisy_adam(
       b1: decay of the mean of noisy gradients, from 0 to below 1.
       b2: decay of the mean of their squares, from 0 to below 1.
       eps: added to the root of that mean, above 0.
-      **mean: of ``noisy_mean``, where each is described: ``clip_norm``, ``noise_multiplier``,
-        ``sampler`` and ``key``; ``relation``, ``per_example`` and ``per_layer`` if need be.
+      **mean: the arguments of ``noisy_mean``, from its ``clip_norm`` to its ``key``.
 
     Returns:
       An optax transformation with ``event(steps)``, as ``noisy_sgd``.
@@ -121,8 +119,7 @@ def noisy_stagewise_sgd(
       first_on_steps: t_on; momentum is on for the first t_on 2^k updates of stage k; 0 for never,
         which is the paper's DPageS. As in ``early_momentum``.
       momentum: rho, from 0 to below 1.
-      **mean: of ``noisy_mean``, where each is described: ``clip_norm``, ``noise_multiplier``,
-        ``sampler`` and ``key``; ``relation``, ``per_example`` and ``per_layer`` if need be.
+      **mean: the arguments of ``noisy_mean``, from its ``clip_norm`` to its ``key``.
 
     Returns:
       An optax transformation with ``event(steps)``, as ``noisy_sgd``.

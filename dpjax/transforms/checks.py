@@ -126,7 +126,7 @@ def _state(optimizer: Any, params: Params | None) -> Any:
 
 
 def _holds(state: Any, kinds: tuple[type, ...]) -> bool:
-    def found(node: Any) -> bool:
+    def is_kind(node: Any) -> bool:
         return isinstance(node, kinds)
 
-    return any(map(found, jax.tree.leaves(state, is_leaf=found)))
+    return any(map(is_kind, jax.tree.leaves(state, is_leaf=is_kind)))

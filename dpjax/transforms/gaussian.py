@@ -78,7 +78,7 @@ class UpdateSampling:
         >>> print(f"{draws.rounding_error(permutation_invariant=True):.5f}")
         0.00030
         """
-        rows = self.sampler.max_batch_size * (1 if keeps_positions(self.relation) else 2)
+        rows = rounding.most_rows(self.sampler.max_batch_size, self.relation, in_any_row=False)
         rounding_error = rounding.sum_rounding_error(rows, self.relation, permutation_invariant)
         return rounding_error + rounding.shift_rounding_error(rows, self.relation)
 
@@ -119,17 +119,14 @@ def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
 
     Args:
       stddev: in the units of the updates that arrive.
-      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
-        so that a second ``init`` raises; under ``jit`` it cannot.
+      key: a key used for nothing else, shape (); required. See ``NoiseTransformation``.
 
     Returns:
-      A ``NoiseTransformation``, to stand right after the updates of bounded sensitivity and before
-      anything that has a state or a scale. The noise of a step depends on the key and the number
-      of the step alone: give each training a key of its own. ``event(steps, *, sensitivity,
-      relation, sampler=None, dimension=2**24)`` is what so many steps release: ``sensitivity`` is
-      how far one record moves the update where it is drawn, as ``clip_and_sum(...).sensitivity``
-      says it, ``sampler`` one of ``dpjax.sampling`` that drew the records of each step, and
-      ``dimension`` how many numbers an update has at most.
+      A ``NoiseTransformation``. ``event(steps, *, sensitivity, relation, sampler=None,
+      dimension=2**24)`` is what so many steps release: ``sensitivity`` is how far one record moves
+      the update where it is drawn, as ``clip_and_sum(...).sensitivity`` says it, ``sampler`` one of
+      ``dpjax.sampling`` that drew the records of each step, and ``dimension`` how many numbers an
+      update has at most.
 
     Raises:
       ValueError: if ``stddev`` is not above 0 or ``key`` is no threefry key; by ``event`` where the
@@ -165,6 +162,7 @@ def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
         dimension: int = NUMBERS,
     ) -> Event:
         draws = UpdateSampling(FullBatch(1) if sampler is None else sampler, relation)
+        # Of one record: the sampler's scale counts again how many are moved.
         one = _validate.positive("sensitivity", sensitivity) / records_moved(relation)
         sensitivity = draws.sensitivity(one * draws.expected)
         return draws.event(
@@ -211,8 +209,7 @@ def noisy_mean(
         steps, sampler=sampler)``.
       sampler: from ``dpjax.sampling``, the one that draws the records of each step.
       relation: what neighbouring means.
-      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
-        so that a second ``init`` raises; under ``jit`` it cannot.
+      key: a key used for nothing else, shape (); required. See ``NoiseTransformation``.
       per_example: whether updates arrive with a leading axis of records, to be clipped here. By
         default they are what ``clipped_grad(loss, clip_norm=C)(params, batch, mask)`` gives, a sum.
       per_layer: clip each leaf by a factor of its own; needs ``per_example``.
@@ -287,6 +284,7 @@ def noisy_mean(
         if per_example:
             draws.check(updates, mask)
         else:
+            # Gradients that nobody has summed have one axis more, and a bound each.
             shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(updates)]
             check_like(shapes, params, "pass per_example=True for gradients that are not summed.")
         return chain.update(updates, state, params, mask=mask, **extra)

@@ -42,6 +42,10 @@ class NoiseTransformation(optax.GradientTransformationExtraArgs):
 
     It unpacks and chains like any other; ``optax.chain`` forgets ``event``, so keep this object.
     Its ``init`` refuses wrappers of optax that break it, as the table of docs/optax.md lists them.
+    It stands right after the updates of bounded sensitivity, before anything that has a state or a
+    scale. The noise of a step depends on the key and the number of the step alone: give each
+    training a key used for nothing else. ``init`` claims a key of ``random_key``, so that a second
+    ``init`` raises; under ``jit`` it cannot.
     """
 
     event: Callable[..., Event]
@@ -52,9 +56,9 @@ class NoiseTransformation(optax.GradientTransformationExtraArgs):
     ) -> "NoiseTransformation":
         """Makes the pair that optax reads, with the event beside it."""
         check_callers(making=True)
-        made = super().__new__(cls, init, update)
-        made.event = event
-        return made
+        pair = super().__new__(cls, init, update)
+        pair.event = event
+        return pair
 
 
 def first_state(key: Array, params: PyTree) -> NoiseState:
@@ -67,9 +71,9 @@ def first_state(key: Array, params: PyTree) -> NoiseState:
     """
     check_callers()
     check_updates((), params, {})
-    own = jax.random.clone(key)  # traced where this is, even if ``key`` is not
-    claim(own, _ADVICE)
-    return NoiseState(own, jnp.zeros((), jnp.int32))
+    key = jax.random.clone(key)  # traced where this is, even if the caller's is not
+    claim(key, _ADVICE)
+    return NoiseState(key, jnp.zeros((), jnp.int32))
 
 
 def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
@@ -77,8 +81,9 @@ def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
 
     ``purpose`` is a fixed word, such as the name of the noise.
     """
-    own = derive(state.key, purpose, state.count)
-    return lambda i: fold(own, jnp.uint32([i]))
+    step_key = derive(state.key, purpose, state.count)
+    # One key for each leaf: leaves of one shape would get the same noise.
+    return lambda i: fold(step_key, jnp.uint32([i]))
 
 
 def add_noise(noise: Noise, key_of: Callable[[int], Array], updates: PyTree, stddev: Any) -> PyTree:
@@ -149,16 +154,13 @@ def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
 
     Args:
       radius: R, in the units of the updates that arrive.
-      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
-        so that a second ``init`` raises; under ``jit`` it cannot.
+      key: a key used for nothing else, shape (); required. See ``NoiseTransformation``.
 
     Returns:
-      A ``NoiseTransformation``, to stand right after the updates of bounded sensitivity and before
-      anything that has a state or a scale. The noise of a step depends on the key and the number
-      of the step alone: give each training a key of its own. ``event(steps, *, sensitivity,
-      dimension, relation, sampler=None)`` is what so many steps release: ``sensitivity`` is how
-      far one record moves the update where it is drawn, ``dimension`` the number of its entries,
-      ``sampler`` one of ``dpjax.sampling`` that drew the records of each step.
+      A ``NoiseTransformation``. ``event(steps, *, sensitivity, dimension, relation, sampler=None)``
+      is what so many steps release: ``sensitivity`` is how far one record moves the update where it
+      is drawn, ``dimension`` the number of its entries, ``sampler`` one of ``dpjax.sampling`` that
+      drew the records of each step.
 
     Raises:
       ValueError: if the radius is not above 0 or ``key`` is no threefry key; by ``event`` where
@@ -189,8 +191,9 @@ def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
 
     def add(state: NoiseState, updates: PyTree) -> PyTree:
         stddev = of_coordinate(sum(map(jnp.size, jax.tree.leaves(updates))))
-        own = derive(state.key, "ball_noise", state.count)
-        return add_noise(Ball(), lambda _: own, updates, stddev)
+        # One key for all leaves: the ball is in the space of all their entries.
+        step_key = derive(state.key, "ball_noise", state.count)
+        return add_noise(Ball(), lambda _: step_key, updates, stddev)
 
     def event(
         steps: int,
@@ -228,15 +231,13 @@ def add_tree_noise(
 
     Args:
       stddev: of the independent draws that the noise is made of, in the units of the updates.
-      key: a key used for nothing else, shape (); required. ``init`` claims a key of ``random_key``,
-        so that a second ``init`` raises; under ``jit`` it cannot.
+      key: a key used for nothing else, shape (); required. See ``NoiseTransformation``.
       horizon: K, the most updates.
       kind: ``"square_root"``, which makes K draws for every entry at each update, ``"tree"`` for
         large models, which makes log2 K, or ``"independent"``; see ``mechanisms.PrefixNoise``.
 
     Returns:
-      A ``NoiseTransformation``, to stand right after the updates of bounded sensitivity and before
-      anything that has a state. Past the horizon it raises, and under ``jit`` updates are NaN; a
+      A ``NoiseTransformation``. Past the horizon it raises, and under ``jit`` updates are NaN; a
       draw is never used again. ``event(steps, *, sensitivity, relation, data_size,
       dimension=2**24)`` is what so many steps release: ``sensitivity`` is how far one record moves
       the one update it enters, ``dimension`` how many numbers an update has at most.

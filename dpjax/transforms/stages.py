@@ -147,8 +147,8 @@ def early_momentum(
     def update(
         updates: PyTree, state: Any, params: PyTree | None = None
     ) -> tuple[PyTree, EarlyMomentumState]:
-        del params
         stage, position = stage_of(state.count, first_steps)
+        # A stage begins without a displacement before it.
         on = (position > 0) & (position < updates_in(stage, first_on_steps))
 
         def move(update: Array, before: Array) -> Array:

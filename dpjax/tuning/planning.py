@@ -241,6 +241,7 @@ def _training_budget(
     budget: PrivacyBudget,
 ) -> PrivacyBudget:
     """Returns the largest budget of one training, up to a tolerance, whose search fits."""
+    # What a search spends grows with the budget of a training: bracket it, then aim at the budget.
     least, most = 0.0, budget.epsilon
     guess, kinds = most / 2, settings
     for _ in range(_ROUNDS):

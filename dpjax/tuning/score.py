@@ -103,6 +103,7 @@ def check_score(score: Any, params: Params) -> None:
     """
     if score is None:
         return
+    # As the search computes it, for several trainings at once.
     several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), params)
     try:
         trace(score, params)

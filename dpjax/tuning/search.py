@@ -199,6 +199,7 @@ def _search(
     title = f"{chosen.algorithms[0].title}, private search"
     best = None
     with Bar(title, number.cap * rounds, shown=progress) as bar:
+        # Every training is made whatever K is, so that the time tells nothing.
         for piece in range(pieces):
             here = jax.tree.map(lambda leaf, k=piece: leaf[k * size : (k + 1) * size], drawn)
             carries = _begin(stacked, here, records, params)
@@ -237,6 +238,7 @@ def _booked(chosen: SearchPlan, kept: RunFiles, training: Training) -> Iterator[
         if (book := kept.opened(stack)) is None:
             yield
             return
+        # Before the data are asked: what fails after that has been spent.
         run_id, number = uuid.uuid4().hex, chosen.release.number
         described = describe(training.algorithm, training.examples, training.params)
         book.reserve(

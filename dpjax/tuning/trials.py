@@ -124,6 +124,7 @@ def choose(
     def one(key: Array, setting: Array, carry: loop.Carry) -> tuple[Solution, Array]:
         bound = _bind(stacked, key, setting, records, params)
         solution = loop.finish(bound, carry, unit, unit_rows)
+        # A training that failed has the score minus infinity, and wins only if all failed.
         value = solution.accuracy if score is None else score(solution.params)
         value = jnp.asarray(value, jnp.float32).reshape(())
         return solution, jnp.where(jnp.isnan(value), -jnp.inf, value)

@@ -16,14 +16,13 @@ import jax.numpy as jnp
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax._wide import Expansion, wide_dtype
 from dpjax.derivatives import clipping
-from dpjax.derivatives.batching import map_examples
+from dpjax.derivatives.batching import example_of, map_examples
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_blocks
 from dpjax.derivatives.ghost import layers
 from dpjax.derivatives.ghost.ghost_norm import Embedding, GhostNorm
 from dpjax.derivatives.ghost.layer_rules import ByEntry, Lookup
 from dpjax.derivatives.ghost.parts import Materialized, Part, Rank1
 from dpjax.derivatives.integers import Summand
-from dpjax.placement.shard import shares
 from dpjax.placement.stream import Streamed
 
 # Storing one number for a record costs as much as this many multiplications and additions.
@@ -58,10 +57,7 @@ def read(loss: Loss, params: Params, batch: PyTree, permutation_invariant: bool 
     >>> type(reading.parts[0]).__name__, reading.saves
     ('Rank1', True)
     """
-    record = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shares(batch)
-    )
-    plan = layers.plan(loss, params, record)
+    plan = layers.plan(loss, params, example_of(batch))
     leaves = jax.tree.leaves(params)
     uses = {
         i: [(k, x) for k, x in enumerate(plan.layers) if x.leaf == i] for i in range(len(leaves))
@@ -104,6 +100,7 @@ def gradient_sum(
             for part, of_part, factor in both
         ]
 
+    # The bound on a full gradient holds for each of its parts.
     norms = jnp.broadcast_to(clip_norm, len(reading.parts))
     summands = [Summand(part.shape, dtype, norms[i]) for i, part in enumerate(reading.parts)]
     sums = sum_blocks(n, rows, contribution, summands)
@@ -116,6 +113,7 @@ def gradient_sum(
 
 def rows_of(chunk: Chunk, batch: PyTree, mask: Array | None, n: int) -> tuple[PyTree, Array]:
     """Returns the records of a chunk, and a mask of those that contribute."""
+    # Past the last record that one is read again, and masked.
     rows = jnp.minimum(chunk.start + jnp.arange(chunk.fresh.size), n - 1)
     keep = chunk.fresh if mask is None else chunk.fresh & mask[rows]
     if isinstance(batch, Streamed):
@@ -170,6 +168,7 @@ def part_of(
     """
     if not used:
         return Materialized(leaf, shape)
+    # The gradients of several uses add up, so that no norm follows from one of them.
     if len(used) > 1 or isinstance(used[0][1].rule, ByEntry):
         return Materialized(leaf, shape, tuple(used))
     rule: Any = used[0][1].rule

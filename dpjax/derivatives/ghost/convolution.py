@@ -31,6 +31,8 @@ def transposed(parameters: dict[str, Any], kernel: Array, cotangent: Array, size
         outputs = (cotangent.shape[numbers.out_spec[2 + axis]] - 1) * parameters["window_strides"][
             axis
         ]
+        # Every input meets each output that read it, so that the padding is what the kernel reaches
+        # beyond.
         before = reach - low
         padding.append((before, size[numbers.lhs_spec[2 + axis]] + reach - outputs - 1 - before))
     return lax.conv_general_dilated(

@@ -38,16 +38,17 @@ class GhostNorm(Part):
         with jax.enable_x64(True):
             left, right = float64(left), float64(right)
             square = jnp.sum(_gram(left) * _gram(right), axis=(1, 2))
+            # The norm if no terms cancelled, by the triangle inequality.
             lengths = jnp.sqrt(jnp.sum(left * left, axis=2) * jnp.sum(right * right, axis=2))
             return _guarded(square, jnp.sum(lengths, axis=1), terms, bad)
 
     def weighted(
         self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
-        del permutation_invariant
         left, right = (blocks(part, size=size) for part in arrays)
         with jax.enable_x64(True):
             factors = float64(blocks(factors, size=size))[..., None, None]
+            # In float64, as the norm is: terms may cancel here as they do there.
             scaled = float64(right) * factors
             return lax.dot_general(float64(left), scaled, (((1, 2), (1, 2)), ((0,), (0,))))
 
@@ -83,11 +84,11 @@ class Embedding(Part):
     def weighted(
         self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
-        del permutation_invariant
         index, right = (blocks(part, size=size) for part in arrays)
 
         def added(index: Array, rows: Array) -> Array:
             empty = lax.full(self.shape, 0.0, jnp.float64)
+            # An index past the table is a look-up of no row.
             return empty.at[index.ravel()].add(rows.reshape(-1, rows.shape[-1]), mode="drop")
 
         with jax.enable_x64(True):

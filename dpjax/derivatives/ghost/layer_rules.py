@@ -45,6 +45,7 @@ class Dense(NamedTuple):
     def forward(self, apply: Product, primals: list[Array]) -> tuple[Array, Array]:
         """Returns the output, and the matrix A."""
         source = primals[1] if self.weight_first else primals[0]
+        # The free dimensions of the input are the positions: all of them use the same weight.
         free = _others(source.ndim, self.contracted[0])
         left = source.transpose(*free, *self.contracted[0]).reshape(self.positions, self.inputs)
         return apply(*primals), left
@@ -97,6 +98,7 @@ class Lookup(NamedTuple):
     def forward(self, apply: Product, primals: list[Array]) -> tuple[Array, Array]:
         """Returns the output, and the row at each position; ``inputs`` stands for none."""
         index = primals[1].reshape(self.positions)
+        # The number after the last row stands for none: adding drops what is out of range.
         known = (index >= 0) & (index < self.inputs)
         other = jnp.clip(index, 0, self.inputs - 1) if self.clamps else self.inputs
         return apply(*primals), jnp.where(known, index, other).astype(jnp.int32)
@@ -132,6 +134,7 @@ class ByEntry(NamedTuple):
         """Returns the gradient of one record, in the shape of the weight."""
         full = -cotangent if self.name == "sub" and not self.weight_first else cotangent
         full = residual * cotangent if self.name == "mul" else full
+        # Where the weight was broadcast the gradients of its copies add up.
         repeated = [i for i, size in enumerate(self.weight_shape) if size == 1]
         return jnp.sum(full, axis=repeated if self.weight_shape else None, keepdims=True).reshape(
             self.weight_shape
@@ -152,6 +155,7 @@ def rule_of(equation: Any, shapes: list[Any], index: int) -> Rule | None:
             return None
         pair = tuple(map(tuple, contracted))
         return Dense((pair[1 - index], pair[index]), index == 0, source, weight)
+    # Only a kernel, on the right: the patches are those of the left input.
     if name == "conv_general_dilated" and index == 1 and convolution.is_plain(parameters):
         output = equation.outvars[0].aval.shape
         return Convolution(tuple(parameters.items()), source, weight, output)

@@ -142,12 +142,14 @@ class _Walk:
 
     def _leaf(self, i: int, leaf: Array) -> _Value:
         if i not in self._given:
+            # Its gradient follows from the probes, so that JAX need not compute it.
             return _Value(lax.stop_gradient(leaf), leaves=frozenset({i}))
         copy = leaf if self._probes is None else self._probes.copies[i]
         return _Value(copy, of_record=True)
 
     def _take(self, equation: Any, values: list[_Value]) -> list[_Value]:
         primals = [value.primal for value in values]
+        # The same for every record: computed once, and no layer yet.
         if not any(value.of_record for value in values):
             leaves = frozenset().union(*(value.leaves for value in values))
             results = primitives.bind(equation, primals)
@@ -196,6 +198,7 @@ def _layer(equation: Any, values: list[_Value]) -> Layer | None:
     if (rule := rule_of(equation, shapes, weights[0])) is None:
         return None
     (leaf,) = weight.leaves
+    # Repeated entries add up in the parameter's gradient, whose norm the rules do not give.
     repeats = any(e.invars[0].aval.size != e.outvars[0].aval.size for e in weight.chain)
     return None if repeats and not isinstance(rule, ByEntry) else Layer(leaf, rule, weight.chain)
 

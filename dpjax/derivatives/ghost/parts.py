@@ -164,6 +164,7 @@ class Rank1(Part):
 
     def squares(self, arrays: tuple[Array, ...]) -> Array:
         left, right = map(clipping.square_norms, arrays)
+        # The product of the squares may be 0 times infinity.
         bad = clipping.bad(arrays[0]) | clipping.bad(arrays[1])
         with jax.enable_x64(True):
             return jnp.where(bad, jnp.inf, left * right)

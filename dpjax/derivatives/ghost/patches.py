@@ -135,6 +135,7 @@ def _patched_backward(rule: Convolution, kernel: Array, cotangents: tuple[Array,
     parameters = dict(rule.parameters)
     turned = convolution.turned(parameters, kernel)
     pulled = convolution.transposed(parameters, turned, cotangents[0], rule.input_shape)
+    # Nobody asks for the kernel's: its gradient is made of the patches.
     return pulled, jnp.zeros_like(kernel)
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 
-from dpjax._typing import Array
+from dpjax._typing import Array, PyTree, Real
 from dpjax._wide import Expansion
 from dpjax.derivatives.linear import scaled_rows, sums, units
 from dpjax.objectives.linear import LinearLoss, linear_of
 from dpjax.placement.stream import Streamed
-
-if TYPE_CHECKING:
-    from jaxtyping import PyTree, Real
 
 
 def clipped_sums(
@@ -21,7 +18,7 @@ def clipped_sums(
     params: PyTree,
     batch: PyTree,
     mask: Any,
-    weights: tuple[Any, Any],
+    weights: sums.Weights,
     clip_norm: Real[Array, ""] | float,
     permutation_invariant: bool,
 ) -> tuple[Expansion | None, Expansion | None] | None:
@@ -32,7 +29,7 @@ def clipped_sums(
       params: (k,) where there is a closed form.
       batch: records, or prepared ones.
       mask: (n,) bool, or None.
-      weights: w_g and w_h; None asks for no such sum.
+      weights: w_g and w_h; None for a sum that is not wanted.
       clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one record.
       permutation_invariant: as in ``rounding.block_products``.
 
@@ -41,18 +38,13 @@ def clipped_sums(
 
     Privacy: one record moves (g / w_g, svec(H) / w_h) by at most ``clip_norm``.
     """
-    given: dict[str, Any] = {
-        "gradient_weight": weights[0],
-        "hessian_weight": weights[1],
-        "clip_norm": clip_norm,
-    }
     linear = linear_of(loss)
     if linear is None:
-        found = units.prepared(loss, batch, mask, permutation_invariant)
-        return None if found is None else units.unit_sums(*found, jnp.asarray(params), **given)
+        form = units.prepared(loss, batch, mask, permutation_invariant)
+        return form and units.unit_sums(*form, jnp.asarray(params), weights, clip_norm)
     of_records = sums.output_sums if linear.outputs > 1 else sums.score_sums
-    rows, params = prepared(linear, batch, mask), jnp.asarray(params)
-    return of_records(linear, rows, params, **given, permutation_invariant=permutation_invariant)
+    records, params = prepared(linear, batch, mask), jnp.asarray(params)
+    return of_records(linear, records, params, weights, clip_norm, permutation_invariant)
 
 
 def prepared(linear: LinearLoss, batch: PyTree, mask: Any) -> scaled_rows.Linear:
@@ -62,9 +54,7 @@ def prepared(linear: LinearLoss, batch: PyTree, mask: Any) -> scaled_rows.Linear
       ValueError: for a mask beside records that are prepared.
     """
     if isinstance(batch, scaled_rows.Linear):
-        if mask is not None:
-            raise ValueError("prepared records take no mask; pass it to prepare.")
-        return batch
+        return scaled_rows.without_mask(batch, mask)
     if isinstance(batch, Streamed):
         assert mask is None  # of all records none is masked
         return scaled_rows.streamed(batch, labels=linear.labels)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from dpjax._typing import Array, PyTree, pytree_dataclass, static
+from dpjax._typing import Array, Bool, Float, PyTree, Real, pytree_dataclass, static
 from dpjax._wide import float64, wide_dtype
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import (
@@ -25,9 +25,6 @@ from dpjax.derivatives.chunks import (
 from dpjax.objectives.linear import Signs
 from dpjax.placement.shard import SHARE
 from dpjax.placement.stream import Streamed
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Real
 
 Contribution = Callable[[Chunk, Array, Array, Array | None], PyTree]
 Parts = tuple[Array, Array, Array | None]
@@ -123,6 +120,7 @@ class StreamedLinear:
         size = min(self.rows.size, rounding.BLOCK)
         rows = size * self.width
         chunks = -(-self.rows.size // rows)
+        # As many chunks at once as ``AT_ONCE`` allows.
         together = max(1, min(chunks, AT_ONCE // (rows * self.features)))
 
         def load(blocks: Chunk) -> PreparedLinear:
@@ -141,6 +139,7 @@ class StreamedLinear:
             here = first + jnp.arange(rows) < self.rows.size
             return in_blocks(x, y, here, self.labels, size)
 
+        # Stored: norm and sum must read the same numbers.
         directions, radius, label = compute_once(blocks, computed)
         prepared = PreparedLinear(directions, radius, self.width, label)
         return prepared.of_unit_length() if self.scaled else prepared
@@ -151,6 +150,13 @@ class StreamedLinear:
 
 
 Linear = PreparedLinear | StreamedLinear
+
+
+def without_mask(prepared: Any, mask: Any) -> Any:
+    """Returns prepared records or units, or raises where a mask comes with them."""
+    if mask is not None:
+        raise ValueError("prepared records take no mask; pass it to what prepares them.")
+    return prepared
 
 
 @functools.partial(jax.jit, static_argnames=("width", "labels"))
@@ -189,6 +195,7 @@ def prepare(
 
     def some_blocks(i: Array) -> PreparedLinear:
         positions = i * at_once * size + jnp.arange(at_once * size)
+        # Past the last record that one is read again, and counts for nothing.
         row = jnp.minimum(positions, n - 1)
         here = positions < n
         if counted is not None:
@@ -212,6 +219,7 @@ def stacked(count: int, at_once: int, some: Callable[[Any], PyTree]) -> Any:
 
         return jax.tree.map(into, out, some(i))
 
+    # Part after part into one array, so that the layout is in memory once.
     shapes = jax.eval_shape(some, jnp.int32(0))
     empty = jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape[1:]), leaf.dtype), shapes)
     return lax.fori_loop(0, count // at_once, put, empty)
@@ -267,6 +275,7 @@ def in_blocks(
     counts, x = here & labels.accepts(y), x.astype(wide_dtype(x.dtype))
     y = y.astype(x.dtype)
     unit, radius = polar(x, labels.sign(y), counts)
+    # A label that does not count may be NaN, which no factor of 0 takes away.
     label = labels.beside(jnp.where(counts, y, 0))
     columns = unit.reshape(-1, size, x.shape[1]).swapaxes(1, 2)
     blocks = None if label is None else label.reshape(-1, size)
@@ -286,6 +295,7 @@ def polar(
     x = jnp.where(jnp.abs(x) < tiny, 0, x)
     good = good & jnp.all(jnp.abs(x) <= largest, axis=1)
     unit, radius = clipping.lengths(jnp.where(good[:, None], x, 0))
+    # Finite entries may still have an infinite length.
     good = good & (radius <= largest)
     unit = jnp.where(good[:, None] & (jnp.abs(unit) >= tiny), unit * sign[:, None], 0)
     return finite(unit), jnp.where(good, radius, 0)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpjax._typing import Array
+from dpjax._typing import Array, Bool, Float, Real
 from dpjax._wide import Expansion, float64
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import Chunk, compute_once
@@ -19,15 +19,12 @@ from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.linear.scaled_rows import Linear, PreparedLinear
 from dpjax.objectives.linear import LinearLoss
 
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Real
-
 EXACT = lax.Precision.HIGHEST
 # Rows of a panel: of 1,000 features the panels are ten sixteenths of the product.
 _PANEL = 256
 
 Weights = tuple[Any, Any]
-"""Those of gradient and Hessian in the joint norm; None for one that is not asked."""
+"""Those of gradient and Hessian in the joint norm; None for a sum that is not wanted."""
 
 
 @functools.partial(jax.jit, static_argnames=("linear", "permutation_invariant"))
@@ -35,9 +32,7 @@ def score_sums(
     linear: LinearLoss,
     records: Linear,
     params: Float[Array, " p"],
-    *,
-    gradient_weight: Real[Array, ""] | float | None,
-    hessian_weight: Real[Array, ""] | float | None,
+    weights: Weights,
     clip_norm: Real[Array, ""] | float,
     permutation_invariant: bool = False,
 ) -> tuple[Float[Expansion, " p"] | None, Float[Expansion, "p p"] | None]:
@@ -53,8 +48,7 @@ def score_sums(
       linear: the loss.
       records: prepared with its labels.
       params: (p,).
-      gradient_weight: w_g; None without a gradient.
-      hessian_weight: w_h; None without a Hessian.
+      weights: w_g and w_h; None without a gradient or a Hessian.
       clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one record.
       permutation_invariant: as in ``rounding.block_products``.
 
@@ -67,18 +61,19 @@ def score_sums(
     >>> from dpjax.objectives.linear import Margin
     >>> records = prepare((jnp.eye(2), jnp.ones(2)))
     >>> g, h = score_sums(Margin(lambda m: m**2 / 2 - m), records, jnp.zeros(2),
-    ...     gradient_weight=1.0, hessian_weight=1.0, clip_norm=10.0)
+    ...     weights=(1.0, 1.0), clip_norm=10.0)
     >>> g.leading, h.leading[0]
     (Array([-1., -1.], dtype=float32), Array([1., 0.], dtype=float32))
     """
     p = records.features
     starts = range(0, p, _PANEL if p >= 2 * _PANEL else p)
     ends = [*starts[1:], p]
-    norms = gradient_weight, hessian_weight
+    gradient_weight, hessian_weight = weights
     one_score = jax.vmap(jax.vmap(linear.derivatives))
 
     def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Any:
         def scalars() -> tuple[Array, Array]:
+            # The score of r z and not of x: the norm must be that of what is added.
             slope, curve = one_score(
                 r * inner(params.astype(z.dtype), z, permutation_invariant), label
             )
@@ -86,11 +81,12 @@ def score_sums(
             return jnp.where(fresh, slope * r, 0), jnp.where(fresh, curve * r * r, 0)
 
         first, second = compute_once(chunk, scalars)
-        factor = _score_factor(first, second, norms, clip_norm)
+        factor = _score_factor(first, second, weights, clip_norm)
         if hessian_weight is None:
             return rounding.block_products(z, times(factor, first), permutation_invariant)
         no_gradient = gradient_weight is None
         for_gradient = jnp.zeros_like(second) if no_gradient else times(factor, first)
+        # The factor multiplies one side only: z z^T is then added once a record.
         left = z * times(factor, second)[:, None]
         rows = [left[:, start:end] for start, end in zip(starts, ends, strict=True)]
         # The gradient rides along as one more row of the weighted product.
@@ -104,7 +100,7 @@ def score_sums(
         assert gradient_weight is not None
         summand = Summand((p,), records.dtype, clip_norm * gradient_weight)
         return records.sum(contribution, summand), None
-    total = records.sum(contribution, _panels(starts, ends, records.dtype, norms, clip_norm))
+    total = records.sum(contribution, _panels(starts, ends, records.dtype, weights, clip_norm))
     gradient = jax.tree.map(lambda term: term[-1], total[0])
     total[0] = jax.tree.map(lambda term: term[:-1], total[0])
     hessian = total[0]
@@ -114,10 +110,10 @@ def score_sums(
 
 
 def _score_factor(
-    first: Array, second: Array, norms: Weights, clip_norm: Real[Array, ""] | float
+    first: Array, second: Array, weights: Weights, clip_norm: Real[Array, ""] | float
 ) -> Array:
     """Clip factors of records whose gradients and Hessians have the norms |first| and |second|."""
-    gradient_weight, hessian_weight = norms
+    gradient_weight, hessian_weight = weights
     if hessian_weight is None:
         return clipping.scalar_factor(jnp.abs(first), clip_norm * gradient_weight)
     if gradient_weight is None:
@@ -127,10 +123,10 @@ def _score_factor(
 
 
 def _panels(
-    starts: Sequence[int], ends: Sequence[int], dtype: jnp.dtype, norms: Weights, clip_norm: Any
+    starts: Sequence[int], ends: Sequence[int], dtype: jnp.dtype, weights: Weights, clip_norm: Any
 ) -> list[Summand]:
     """What is known of the sum in each panel; the first has the gradient as its last row."""
-    gradient_weight, hessian_weight = norms
+    gradient_weight, hessian_weight = weights
     p = ends[-1]
     of_hessian = jnp.asarray(clip_norm * hessian_weight, dtype)
     summands = [
@@ -138,9 +134,11 @@ def _panels(
         for start, end in zip(starts, ends, strict=True)
     ]
     shape = (ends[0] + 1, p)
+    # By row, so that the gradient has a grid of its own.
     bound = jnp.full((shape[0], 1), of_hessian)
     if gradient_weight is not None:
         bound = bound.at[-1].set(jnp.asarray(clip_norm * gradient_weight, dtype))
+    # One panel is a whole product, symmetric up to rounding; of several ``_mirrored`` makes it so.
     summands[0] = Summand(shape, dtype, bound, squares=int(len(starts) == 1))
     return summands
 
@@ -180,9 +178,7 @@ def output_sums(
     linear: LinearLoss,
     records: Linear,
     params: Float[Array, " k"],
-    *,
-    gradient_weight: Real[Array, ""] | float | None,
-    hessian_weight: Real[Array, ""] | float | None,
+    weights: Weights,
     clip_norm: Real[Array, ""] | float,
     permutation_invariant: bool = False,
 ) -> tuple[Float[Expansion, " k"] | None, Float[Expansion, "k k"] | None]:
@@ -196,27 +192,29 @@ def output_sums(
     moves, are the same.
     """
     outputs, p, dtype = linear.outputs, records.features, records.dtype
-    weights = params.astype(dtype).reshape(outputs, p)
-    norms = (gradient_weight, hessian_weight)
+    matrix = params.astype(dtype).reshape(outputs, p)
 
     def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Array:
         def coefficients() -> list[Array]:
-            both = zip(
-                derivatives(linear, weights, z, r, label, permutation_invariant), norms, strict=True
-            )
-            return [clipping.sanitize_nonfinite(part) for part, norm in both if norm is not None]
+            both = derivatives(linear, matrix, z, r, label, permutation_invariant)
+            return [clipping.sanitize_nonfinite(part) for part in wanted(both, weights)]
 
         parts = compute_once(chunk, coefficients)
 
         def factors() -> Array:
             fresh = jnp.repeat(chunk.fresh, z.shape[2])
-            weighted: Any = zip(parts, (w for w in norms if w is not None), strict=True)
+            weighted = zip(parts, wanted(weights, weights), strict=True)
             return clipping.clip_factors(clip_norm, *weighted, keep=fresh)
 
-        return products(chunk, z, parts, factors, outputs, norms, permutation_invariant)
+        return products(chunk, z, parts, factors, outputs, weights, permutation_invariant)
 
-    total = records.sum(contribution, summand(outputs, p, dtype, norms, clip_norm))
-    return split(total, outputs, norms)
+    total = records.sum(contribution, summand(outputs, p, dtype, weights, clip_norm))
+    return split(total, outputs, weights)
+
+
+def wanted(both: Sequence[Any], weights: Weights) -> list[Any]:
+    """Returns what belongs to the gradient and to the Hessian, without one that has no weight."""
+    return [part for part, weight in zip(both, weights, strict=True) if weight is not None]
 
 
 def products(
@@ -225,23 +223,24 @@ def products(
     parts: list[Float[Array, "records _"]],
     factors: Callable[[], Float[Array, " records"]],
     outputs: int,
-    norms: Weights,
+    weights: Weights,
     permutation_invariant: bool = False,
 ) -> Float[Array, "blocks _ p"]:
     """Returns for each block the sums of what ``split`` takes apart.
 
-    ``parts`` are psi' r (records, K) and psi'' r^2 (records, K K), those that are asked;
+    ``parts`` are those ``wanted`` of psi' r (records, K) and psi'' r^2 (records, K K);
     ``factors`` returns what each record's are multiplied by.
     """
     blocks, _, rows = z.shape
     first, second = np.triu_indices(outputs)
-    square = norms[1] is not None
+    square = weights[1] is not None
 
     def clipped() -> list[Array]:
-        kept = [*parts[:-1], parts[-1][:, first * outputs + second]] if square else parts
+        # A Hessian is symmetric: of each pair of scores one block is enough.
+        distinct = [*parts[:-1], parts[-1][:, first * outputs + second]] if square else parts
         factor = factors()[:, None]
         # (blocks, numbers, rows), as the directions are.
-        return [times(factor, values).reshape(blocks, rows, -1).swapaxes(1, 2) for values in kept]
+        return [times(factor, part).reshape(blocks, rows, -1).swapaxes(1, 2) for part in distinct]
 
     # Stored: fused into the product, they would be picked anew for each feature.
     *left, last = compute_once(chunk, clipped)
@@ -253,28 +252,28 @@ def products(
 
 
 def summand(
-    outputs: int, p: int, dtype: jnp.dtype, norms: Weights, clip_norm: Real[Array, ""] | float
+    outputs: int, p: int, dtype: jnp.dtype, weights: Weights, clip_norm: Real[Array, ""] | float
 ) -> Summand:
     """Returns what is known of the sum of ``products``; arguments as there."""
     bounds = [
         jnp.full((count, 1), clip_norm * weight, dtype)
-        for count, weight in zip(_counts(outputs, p), norms[::-1], strict=True)
+        for count, weight in zip(_counts(outputs, p), weights[::-1], strict=True)
         if weight is not None
     ]
     bound = jnp.concatenate(bounds)
-    pairs = 0 if norms[1] is None else _counts(outputs, p)[0] // p
+    pairs = 0 if weights[1] is None else _counts(outputs, p)[0] // p
     return Summand((len(bound), p), dtype, bound, squares=pairs)
 
 
 def split(
-    total: Float[Expansion, "_ p"], outputs: int, norms: Weights
+    total: Float[Expansion, "_ p"], outputs: int, weights: Weights
 ) -> tuple[Float[Expansion, " k"] | None, Float[Expansion, "k k"] | None]:
-    """Returns gradient (k,) and Hessian (k, k) of a sum of ``products``; None for one not asked."""
+    """Returns gradient (k,) and Hessian (k, k) of a sum of ``products``, or None."""
     p, gradient, hessian = total.shape[1], None, None
-    pairs = _counts(outputs, p)[0] if norms[1] is not None else 0
-    if norms[0] is not None:
+    pairs = _counts(outputs, p)[0] if weights[1] is not None else 0
+    if weights[0] is not None:
         gradient = jax.tree.map(lambda term: term[pairs:].reshape(-1), total)
-    if norms[1] is not None:
+    if weights[1] is not None:
         blocks = jax.tree.map(lambda term: term[:pairs].reshape(-1, p, p), total)
         hessian = jax.tree.map(lambda term: _square(term, outputs), blocks)
     return gradient, hessian
@@ -318,6 +317,7 @@ def _scores(weights: Array, z: Array, permutation_invariant: bool) -> Array:
 
 def _square(blocks: Array, outputs: int) -> Array:
     """(K p, K p) of the blocks (pairs, p, p) on and above the diagonal."""
+    # The number of the block that each pair of scores has, mirrored below the diagonal.
     place = np.zeros((outputs, outputs), int)
     place[np.triu_indices(outputs)] = np.arange(len(blocks))
     place = np.maximum(place, place.T)
@@ -353,6 +353,8 @@ def score_difference(
 
         def differences() -> Array:
             (here, usable), (there, usable_there) = clipped(params), clipped(anchor)
+            # Dropped at one point, a record is dropped: the gradient at the other alone has no
+            # small bound.
             return jnp.where(chunk.fresh[:, None] & usable & usable_there, here - there, 0)
 
         change = compute_once(chunk, differences)
@@ -414,7 +416,6 @@ def count(records: Linear, flags: Callable[[PreparedLinear], Any]) -> Float[Expa
     """
 
     def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Array:
-        del chunk
         return flags(PreparedLinear(z, r, 1, label)).ravel()
 
     one = Summand((), jnp.dtype("float32"), bound=1.0)

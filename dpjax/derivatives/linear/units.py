@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpjax._typing import Array, PyTree, pytree_dataclass, static
+from dpjax._typing import Array, Bool, Float, PyTree, Real, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, wide_dtype
-from dpjax.derivatives import rounding
+from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_chunks
 from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.linear import scaled_rows, sums
@@ -21,9 +21,6 @@ from dpjax.objectives.linear import LinearLoss, Signs
 from dpjax.objectives.units import UnitLoss, is_grouped
 from dpjax.placement.shard import SHARE
 from dpjax.placement.stream import Streamed
-
-if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Real
 
 # Chunks of features of this many numbers stay in a core's cache, as those of ``records``.
 _NUMBERS = 2**18
@@ -84,7 +81,7 @@ def can_prepare(objective: Any, examples: PyTree, permutation_invariant: bool) -
 
     Privacy: reads shapes and dtypes, no value.
     """
-    loss = getattr(objective, "loss", objective)
+    loss = _unit_loss(objective)
     if isinstance(examples, Streamed) or permutation_invariant or not isinstance(loss, UnitLoss):
         return False
     if jax.default_backend() != "cpu":
@@ -92,12 +89,13 @@ def can_prepare(objective: Any, examples: PyTree, permutation_invariant: bool) -
     return loss.linear is not None and is_grouped(examples) and examples[1].shape[1] <= MOST_ROWS
 
 
-def chunk_width(units: int, rows: int, p: int) -> int:
-    """Returns the blocks of a chunk of ``units`` of ``rows`` rows with ``p`` features.
+def _unit_loss(objective: Any) -> Any:
+    # A loss that is no ``Objective`` is a loss of one example itself.
+    return getattr(objective, "loss", objective)
 
-    >>> chunk_width(50_000, 10, 54), chunk_width(100, 4, 4)
-    (38, 4)
-    """
+
+def chunk_width(units: int, rows: int, p: int) -> int:
+    """Returns the blocks of a chunk of ``units`` of ``rows`` rows with ``p`` features."""
     blocks = _blocks_of_share(units, rows)
     held = _units_of_block(units, rows)
     most = max(1, min(SHARE // held, _NUMBERS // (held * rows * p)))
@@ -137,11 +135,6 @@ def prepare_units(
     Privacy: raw data; each unit's columns depend on that unit alone. A row that is not present,
       with a feature that is not finite, or with a label that does not count contributes nothing and
       does not count in its unit's mean.
-
-    >>> x = jnp.array([[[3.0, 4.0], [jnp.nan, 1.0]]])
-    >>> units = prepare_units(((x, jnp.ones((1, 2))), jnp.ones((1, 2), bool)), None, "mean")
-    >>> units.radius.tolist(), units.weight.tolist()
-    ([[5.0, 0.0]], [[1.0, 0.0]])
     """
     (x, y), present = examples
     common_length((x, y, present), mask)
@@ -223,9 +216,7 @@ def unit_sums(
     linear: LinearLoss,
     units: PreparedUnits,
     params: Float[Array, " k"],
-    *,
-    gradient_weight: Real[Array, ""] | float | None,
-    hessian_weight: Real[Array, ""] | float | None,
+    weights: sums.Weights,
     clip_norm: Real[Array, ""] | float,
 ) -> tuple[Float[Expansion, " k"] | None, Float[Expansion, "k k"] | None]:
     """Returns the sums of gradients and Hessians of units, clipped by one factor a unit.
@@ -244,8 +235,7 @@ def unit_sums(
       linear: the loss of a row's scores.
       units: from ``prepare_units``.
       params: (k,), p weights for each score.
-      gradient_weight: w_g; None without a gradient.
-      hessian_weight: w_h; None without a Hessian.
+      weights: w_g and w_h; None without a gradient or a Hessian.
       clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one unit.
 
     Returns:
@@ -253,20 +243,12 @@ def unit_sums(
 
     Privacy: one unit moves (g / w_g, svec(H) / w_h) by at most ``clip_norm``, however many rows it
       has and whatever they are. One with a coefficient that is not finite contributes nothing.
-
-    >>> from dpjax.objectives.linear import Margin
-    >>> x = jnp.array([[[1.0, 0.0], [0.0, 1.0]]])
-    >>> units = prepare_units(((x, jnp.ones((1, 2))), jnp.ones((1, 2), bool)), None, "sum")
-    >>> g, _ = unit_sums(Margin(lambda m: -m), units, jnp.zeros(2),
-    ...     gradient_weight=1.0, hessian_weight=None, clip_norm=1.0)
-    >>> g.leading.round(3)
-    Array([-0.707, -0.707], dtype=float32)
     """
     blocks, p, size = units.directions.shape
     outputs, dtype = linear.outputs, units.directions.dtype
-    weights = params.astype(dtype).reshape(outputs, p)
-    norms = gradient_weight, hessian_weight
-    asked = [(w, power) for w, power in zip(norms, (1, 2), strict=True) if w is not None]
+    matrix = params.astype(dtype).reshape(outputs, p)
+    # Of a Hessian the inner product of two rows' directions counts squared.
+    with_power = sums.wanted(((weights[0], 1), (weights[1], 2)), weights)
 
     def contribution(chunk: Chunk) -> Array:
         z, r, v = units.of(chunk)
@@ -274,29 +256,26 @@ def unit_sums(
         gram = units.gram_of(chunk)
 
         def coefficients() -> list[Array]:
-            both = sums.derivatives(linear, weights, z, r, label)
+            both = sums.derivatives(linear, matrix, z, r, label)
             counted = jnp.where(chunk.fresh[:, None], v, 0).reshape(-1, 1)
-            return [
-                jnp.where(counted > 0, value * counted, 0)
-                for value, weight in zip(both, norms, strict=True)
-                if weight is not None
-            ]
+            parts = sums.wanted(both, weights)
+            return [jnp.where(counted > 0, part * counted, 0) for part in parts]
 
         parts = compute_once(chunk, coefficients)
 
         def factors() -> Array:
             weighted = [
                 (values.reshape(-1, size, values.shape[1]), *how)
-                for values, how in zip(parts, asked, strict=True)
+                for values, how in zip(parts, with_power, strict=True)
             ]
             by_unit = _factors(gram, units.rows, weighted, clip_norm).reshape(len(z), 1, -1)
             return jnp.broadcast_to(by_unit, (len(z), units.rows, by_unit.shape[2])).reshape(-1)
 
-        return sums.products(chunk, z, parts, factors, outputs, norms)
+        return sums.products(chunk, z, parts, factors, outputs, weights)
 
-    summand = sums.summand(outputs, p, dtype, norms, clip_norm)
+    summand = sums.summand(outputs, p, dtype, weights, clip_norm)
     total = sum_chunks(blocks, units.width, contribution, summand)
-    return sums.split(total, outputs, norms)
+    return sums.split(total, outputs, weights)
 
 
 def _factors(
@@ -327,9 +306,7 @@ def _factors(
         spread = jnp.sum(jnp.sqrt(lengths), axis=0)
         norm = jnp.maximum(jnp.sqrt(jnp.maximum(square, 0)), spread / min(rows, _SPREAD))
         good = norm < jnp.inf  # False for NaN
-        factor = jnp.where(good, jnp.minimum(1, _SLACK / jnp.where(good, norm, 1)), 0)
-        factor = jnp.where(factor < float(jnp.finfo(dtype).tiny), 0, factor)
-        return lax.convert_element_type(factor, dtype)
+        return clipping.shrinking(jnp.where(good, norm, 1), good, dtype, _SLACK)
 
 
 def prepared(
@@ -341,10 +318,8 @@ def prepared(
       ValueError: for a mask beside units that are prepared.
     """
     if isinstance(batch, PreparedUnits):
-        if mask is not None:
-            raise ValueError("prepared records take no mask; pass it to prepare_units.")
-        return getattr(objective, "loss", objective).linear, batch
+        return _unit_loss(objective).linear, scaled_rows.without_mask(batch, mask)
     if not can_prepare(objective, batch, permutation_invariant):
         return None
-    loss = getattr(objective, "loss", objective)
+    loss = _unit_loss(objective)
     return loss.linear, prepare_units(batch, mask, loss.reduction, labels=loss.linear.labels)
