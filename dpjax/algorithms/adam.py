@@ -58,12 +58,7 @@ def dp_adam(
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
     query = base.calibrated_query(
-        problem,
-        GradientQuery,
-        steps,
-        clip_norm=clip,
-        batch_size=batch_size,
-        max_batch_size=max_batch_size,
+        problem, GradientQuery, steps, batch_size, max_batch_size, clip_norm=clip
     )
     rate = base.positive_leaf("step_size", step_size)
     final = rate / 300 if final_step_size is None else final_step_size

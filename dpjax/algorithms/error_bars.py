@@ -15,6 +15,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import at_least_float32
 from dpjax.objectives import Objective
+from dpjax.oracles import SecondOrderAnswer
 
 SHIFT = 0.6
 """Largest bound on the norm of the terms that are left out, over the noise of the gradient. Were it
@@ -133,8 +134,7 @@ class ErrorBars:
 def error_bars(
     objective: Objective,
     params: Params,
-    gradient: Array,
-    hessian: Array,
+    answer: SecondOrderAnswer,
     multiplier: Array,
     noise: tuple[Any, Any],
     unclipped: Array | bool,
@@ -142,31 +142,26 @@ def error_bars(
     """Returns the error bars of a last step, or None for a loss about which too little is known.
 
     Args:
-      objective: whose exact regularizer is added to the noisy data terms.
+      objective: its exact regularizer is added to the noisy data terms.
       params: w, where they were asked.
-      gradient: noisy data term, (p,).
-      hessian: noisy data term, (p, p), undamped.
+      answer: the noisy data terms, gradient (p,) and undamped Hessian (p, p).
       multiplier: dual variable of the step's subproblem.
       noise: standard deviations of a coordinate of the gradient, and of a diagonal entry of the
         Hessian, in the isometric form.
       unclipped: whether no record can have been clipped at ``params``.
 
     Privacy: post-processing.
-
-    >>> from dpjax.objectives import least_squares
-    >>> bars = error_bars(least_squares(0.0), jnp.zeros(2), jnp.array([-1.0, 0.0]), jnp.eye(2),
-    ...     jnp.array(0.0), (0.01, 0.0), True)
-    >>> [end.round(4).tolist() for end in bars.intervals()]
-    [[0.9804, -0.0196], [1.0196, 0.0196]]
     """
     if objective.averaged is None or not _is_smooth(objective):
         return None
+    gradient, hessian = answer
     of_gradient, of_hessian = noise
     wide = at_least_float32(params)
     flat, unravel = ravel_pytree(wide)
     slope = ravel_pytree(objective.regularize_gradient(unravel(gradient), wide))[0]
     values, vectors = jnp.linalg.eigh(objective.regularize_hessian(hessian, wide))
     definite = values[0] > 0
+    # No step along directions without curvature, where there are no intervals anyway.
     inverse = 1 / jnp.where(values > 0, values, jnp.inf)
     step = -(vectors @ (inverse * (vectors.T @ slope)))
     # Where noise alone moves w, the distance to the minimum is about that of two iterates over
@@ -182,7 +177,7 @@ def error_bars(
     moving = scale @ along
     covariance = (of_gradient**2 + of_product) * squared
     covariance = covariance + of_product * moving[:, None] * moving[None]
-    rest = _third_order(objective, flat, noisy, of_gradient**2 * squared)
+    rest = _third_order(objective, flat, noisy, of_gradient**2 * squared)  # the bound on |r|
     return ErrorBars(
         estimate=flat + step,
         covariance=covariance,

@@ -12,22 +12,22 @@ from dpjax.algorithms import base
 from dpjax.objectives import L2, Objective, margin_derivatives
 from dpjax.oracles import MinimizerQuery, ObjectiveQuery, Query, Setting, iterations_of
 
-# What stopping short of the minimum may add to the sensitivity, as a part of it.
+# What stopping short of the minimum may add to the sensitivity, as a fraction of it.
 _SHORT = 1e-3
-# Of epsilon and of delta, what hiding the distance from the exact minimum may cost.
+# The fraction of epsilon and of delta that hiding the distance from the exact minimum may cost.
 _SHARE = 1e-3
-# That distance over the noise's own scale, so that the noise which hides it is small beside it.
+# That distance over the scale of the noise, so that the noise which hides it is small beside it.
 _NEAR = 1e-6
 
 
 class MinimizerState(NamedTuple):
-    """What the next step needs; all of it released."""
+    """The start, and after the only step the noisy minimiser."""
 
     params: Params
 
 
 class MinimizerInfo(NamedTuple):
-    """What a person watches; all of it released."""
+    """Metrics of the only step; released."""
 
     step_norm: Array
     """Distance of what was released from the start."""
@@ -46,7 +46,6 @@ class Perturbation(base.SingleQueryAlgorithm):
     def step(
         self, key: Array, state: MinimizerState, ask: base.Ask
     ) -> tuple[MinimizerState, MinimizerInfo]:
-        del key
         answer = ask(self.query, state.params)
         moved = jnp.linalg.norm(answer - state.params.astype(answer.dtype))
         return MinimizerState(answer.astype(state.params.dtype)), MinimizerInfo(moved)
@@ -63,23 +62,16 @@ def output_perturbation(
     """Returns output perturbation: the minimiser of a strongly convex objective plus noise, once.
 
     The noise has standard deviation about G / (n mu) times the multiplier of one Gaussian: strong
-    regularization is what keeps it small, and what moves the minimum.
+    regularization keeps it small, but moves the minimum.
 
     Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
 
     Args:
       objective: a convex loss of the margin with constants, such as ``logistic_l2``; its
-        regularizer must be ``L2`` of a strength mu above 0. Features longer than 1 are scaled to
-        length 1 behind the door, so that G and M hold: it is their objective that is minimised.
+        regularizer must be ``L2`` of a strength mu above 0. The query scales features longer than
+        1 to length 1, so that G and M hold, and minimises the objective of the scaled records.
       budget: what the release may spend, between data sets of the same public n (not
         ``"add_or_remove_one"``, under which no number of steps is sure to find the minimum).
-
-    Returns:
-      A frozen pytree for ``solve``: one step, which asks for the noisy minimiser.
-
-    Raises:
-      ValueError: for an objective that is not known to be strongly convex, an argument out of
-        range, or a budget that no noise reaches.
 
     Privacy: releases one vector by the Gaussian mechanism. For a margin of your own its convexity,
       and that M bounds phi'', are yours to prove: here they are only checked at many margins. G is
@@ -97,6 +89,7 @@ def output_perturbation(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     check_ridge(objective)
+    # Both of two neighbouring minimisers may be missed, each by half of what is allowed.
     short = problem.setting.sampler.scale(_SHORT / 2, budget.relation)
     query = MinimizerQuery(
         setting=exact_setting(problem, objective),
@@ -122,9 +115,6 @@ def objective_perturbation(
     The arguments are as in ``output_perturbation``, with these differences. ``objective`` must fall
     with the margin, and mu be M / (n (e^(epsilon/2) - 1)) at least, below which a ``ValueError`` is
     raised. ``accountant`` is ``"pld"``; no Renyi bound is known.
-
-    Returns:
-      A frozen pytree for ``solve``: one step, which asks for the perturbed minimiser.
 
     Privacy: releases one vector. For a margin of your own, that it is convex, falls, and has
       curvature M at most is yours to prove: here it is only checked at many margins. G is enforced
@@ -164,8 +154,8 @@ def objective_perturbation(
     def event(scale: float) -> Event:
         return query(scale).event(1)
 
-    asked = query(calibrate(event, budget, accountant))
-    return one_release(problem, asked, "objective perturbation")
+    calibrated = query(calibrate(event, budget, accountant))
+    return one_release(problem, calibrated, "objective perturbation")
 
 
 def exact_setting(problem: base.Problem, objective: Objective) -> Setting:

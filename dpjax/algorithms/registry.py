@@ -96,7 +96,7 @@ class Entry:
     one_release: bool = False
 
 
-_HALF = Example(settings={"batch_size": 32})
+_HALF = Example(settings={"batch_size": 32})  # of its 64 records
 # What a private search draws from, for the weights of linear models on rows of norm 1.
 _RADII: dict[str, tuple[float, ...]] = {"radius": (3.0, 12.0, 48.0), "damping": (0.25, 1.0)}
 # Audits with 1 record in 5, or in 2, in a batch; and a pass of four segments, of 10 + 3 x 5 records

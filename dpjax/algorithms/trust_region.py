@@ -1,6 +1,7 @@
 """DP-TR (Wang and Xu 2020, algorithm 1): the differentially private trust-region method."""
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -52,7 +53,7 @@ class TrustRegion(base.Algorithm):
 
     @property
     def event(self) -> Event:
-        """``steps`` answers, and one more if the output is certified."""
+        # A certificate at the output asks once more.
         count = int(self.steps) + (self.certified == "output")
         return compose(query.event(count) for query in self.queries)
 
@@ -63,13 +64,12 @@ class TrustRegion(base.Algorithm):
         self, key: Array, state: TrustRegionState, ask: base.Ask
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
         """One iteration of algorithm 1, with damping and a radius that shrinks."""
-        del key
         answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
         return take_step(self.objective, state, answer, radius, self.damping, self.subproblem)
 
     def done(self, state: TrustRegionState) -> Array:
-        """Step 7, if asked for: Lagrange multiplier + added damping at most sqrt(alpha rho)."""
+        """Step 7: whether Lagrange multiplier + damping is at most sqrt(alpha rho)."""
         if not self.stopping:
             return jnp.asarray(False)
         return state.multiplier + self.damping <= self.stop_below
@@ -78,7 +78,6 @@ class TrustRegion(base.Algorithm):
         self, key: Array, state: TrustRegionState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         """Returns bounds at the last query, or asks once more and returns them at the output."""
-        del key
         if self.certified is None:
             return None, None
         params, answer = state.query_point, state.answer
@@ -91,13 +90,13 @@ class TrustRegion(base.Algorithm):
         return Certificate(upper, lower, self.beta, self.certified, scope), params
 
     def error_bars(self, state: TrustRegionState, unit_rows: bool) -> ErrorBars | None:
-        """Returns those of the last step, whose model is the whole objective's."""
         last = self.queries[-1]
-        if not last.isometric:
+        if not last.isometric:  # their formula is that of isometric noise
             return None
         unclipped = jnp.asarray(self.unclipped)
         form = self.objective.averaged
         if isinstance(last, JointQuery) and form is not None:
+            # A loss without a Lipschitz constant, as the squared one, has a bounded slope at w.
             length = jnp.linalg.norm(ravel_pytree(state.query_point)[0])
             if (slope := form.slope_within(length)) is not None:
                 joint = (slope / last.gradient_weight) ** 2 + 1 / last.hessian_weight**2
@@ -105,8 +104,7 @@ class TrustRegion(base.Algorithm):
         return error_bars(
             self.objective,
             state.query_point,
-            state.answer.gradient,
-            state.answer.hessian,
+            state.answer,
             state.multiplier,
             (self.queries[0].stddev, last.hessian_stddev),
             unclipped & unit_rows,
@@ -138,15 +136,12 @@ def dp_trust_region(
 
     Args:
       dimension: number of parameters p; time is O(n p^2 + p^3) a step.
-      steps: T, number of iterations; each reads all records once, or twice in separate releases. By
-        default 32; 16 for a robust loss of a residual, and 1 for the squared loss.
-      radius: trust radius of the first iteration, in the units of the parameters; by default 12, or
-        1 for a robust loss of a residual. This is for the weights of a linear model on rows of norm
-        1. An objective of your own, such as a network, whose weights are smaller, wants a smaller
-        one: try 3, or the norm of the start.
-      damping: kappa, at least 0; kappa times the noise's spectral scale is added to the noisy
-        Hessian so that noise is not taken for negative curvature. By default 1/2, or 1 for the
-        squared loss.
+      steps: T; each reads all records once, or twice in separate releases. By default 32; 16 for a
+        robust loss of a residual, and 1 for the squared loss.
+      radius: of the first iteration, as in all factories; the default is for the weights of a
+        linear model on rows of norm 1. An objective of your own, such as a network, whose weights
+        are smaller, needs a smaller one: try 3, or the norm of the start.
+      damping: kappa, as in all factories; by default 1/2, or 1 for the squared loss.
       hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
         smoothness. In a joint release it is the Hessian's weight too, by default the smallest at
         which a margin loss's Hessian adds nothing to the joint clip norm; given here, the
@@ -191,7 +186,7 @@ def dp_trust_region(
     picked = stopping_alpha is not None and certify == "last_query"
     damping = region.damping if damping is None else damping
     damping = _validate.non_negative("damping", damping) * spectral_scale(queries, dimension)
-    made = TrustRegion(
+    algorithm = TrustRegion(
         queries=queries,
         radius=radius,
         radius_decay=radius_decay(radius, final_radius, steps),
@@ -205,23 +200,19 @@ def dp_trust_region(
         subproblem=subproblem,
         **problem.plan(steps, 1),
     )
-    problem.check_spent(made.event, advice="use accountant='pld'.")
-    return made
+    problem.check_spent(algorithm.event)
+    return algorithm
 
 
 def paper_schedule(objective: Objective, alpha: float = 0.1) -> dict[str, float]:
     """Returns the paper's own radius and stopping rule, as arguments of ``dp_trust_region``.
 
+    These are radius = final_radius = sqrt(alpha / rho), no damping, and the stopping rule
+    multiplier <= sqrt(alpha rho).
+
     Args:
-      objective: whose Hessian-Lipschitz constant rho is used.
-      alpha: target accuracy of the second-order stationary point.
-
-    Returns:
-      radius = final_radius = sqrt(alpha / rho), no damping, and the stopping rule
-      multiplier <= sqrt(alpha rho).
-
-    Raises:
-      ValueError: if the objective has no constants, or alpha is not above 0.
+      objective: it must have a Hessian-Lipschitz constant rho.
+      alpha: target accuracy of the second-order stationary point, above 0.
 
     Reference: Wang and Xu (2020), theorem 2. At alpha = 0.1 the rule fires after one or two
     iterations on the paper's data, far from the optimum.
@@ -238,7 +229,7 @@ def paper_schedule(objective: Objective, alpha: float = 0.1) -> dict[str, float]
 
 
 def region_of(objective: Objective) -> Region:
-    """Returns what a trust-region method starts from."""
+    """Returns the default steps, radius and damping of a trust-region method."""
     return Region() if objective.averaged is None else objective.averaged.region
 
 
@@ -290,16 +281,14 @@ def _queries(
         return (query,), unclipped
     if objective.constants is None or hessian_clip < base.to_leaf(objective.constants.smoothness):
         unclipped = False
-    share = _gradient_share(clip, hessian_clip, radius)
-    for_gradient = round_up(joint / math.sqrt(share))
-    for_hessian = round_up(joint / math.sqrt(1 - share))
-    gradient = GradientQuery(setting=problem.setting, noise_multiplier=for_gradient, clip_norm=clip)
-    hessian = HessianQuery(
-        setting=problem.setting,
-        noise_multiplier=for_hessian,
-        clip_norm=hessian_clip,
-    )
-    return (gradient, hessian), unclipped
+    fraction = _gradient_fraction(clip, hessian_clip, radius)
+
+    def query(kind: Any, fraction: float, norm: float) -> Any:
+        multiplier = round_up(joint / math.sqrt(fraction))
+        return kind(setting=problem.setting, noise_multiplier=multiplier, clip_norm=norm)
+
+    gradient = query(GradientQuery, fraction, clip)
+    return (gradient, query(HessianQuery, 1 - fraction, hessian_clip)), unclipped
 
 
 def joint_weights(
@@ -311,7 +300,7 @@ def joint_weights(
     constants they are such that the Hessian costs nothing, or little.
     """
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
-    # A mean of vectors that the joint bound leaves alone is one as well.
+    # Also of a unit of several records: a mean of vectors within the joint bound is within it.
     linear, constants = objective.averaged, objective.constants
     if hessian_clip_norm is not None or linear is None:
         return clip, hessian_clip, False
@@ -326,7 +315,7 @@ def joint_weights(
     return round_up(clip * of_gradient), round_up(clip * of_hessian), known
 
 
-def _gradient_share(clip: float, hessian_clip: float, radius: float) -> float:
+def _gradient_fraction(clip: float, hessian_clip: float, radius: float) -> float:
     # Minimises the model error sqrt(p) sigma_g r + |E| r^2 / 2 over a step of length r, with
     # |E| about tau sqrt(2 p): rho_g / rho_h = (sqrt(2) D_g / (D_F r))^(2/3), free of p.
     ratio = (math.sqrt(2) * clip / (hessian_clip * radius)) ** (2 / 3)

@@ -94,9 +94,10 @@ class SinglePass(Sampler):
     def sum_scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
         if relation == "add_or_remove_one":
             raise ValueError(
-                "a single pass has no accounting under relation='add_or_remove_one': removing a "
-                "record shifts later ones into other batches. Declare zero_out or replace_one, "
-                "for which n is public."
+                "a single pass reads each record at most once, in one random order, and has no "
+                "accounting under relation='add_or_remove_one': removing a record shifts later "
+                "ones into other batches. Declare PrivacyBudget(..., relation='zero_out') or "
+                "'replace_one', for which n is public."
             )
         return records_moved(relation) * (record_norm * (1 + rounding_error))
 
