@@ -511,6 +511,7 @@ REFUTED = {
 SMALL = [pytest.param(bug, marks=pytest.mark.computes) for bug in REFUTED if "x0.95" in bug]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("bug", SMALL + [bug for bug in REFUTED if "x0.95" not in bug])
 def test_a_planted_bug_is_refuted(bug, monkeypatch):
     monkeypatch.setattr(prepare, "check_questions", lambda *given: None)  # refuses some of them

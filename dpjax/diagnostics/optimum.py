@@ -337,7 +337,9 @@ def _newton(data: _Data, objective: Objective) -> Optimum:
     return Optimum(params, here, _suboptimality(params, gradient, l1, l2, start))
 
 
-def _suboptimality(params: np.ndarray, gradient: np.ndarray, l1: float, l2: float, start: float) -> float:
+def _suboptimality(
+    params: np.ndarray, gradient: np.ndarray, l1: float, l2: float, start: float
+) -> float:
     """How far the value may be above the least one, from the supporting plane at ``params``."""
     if l2:
         return float(gradient @ gradient) / (2 * l2)
