@@ -9,9 +9,15 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass
-from dpjax.accounting import Event, PrivacyBudget, Release, check_spent, compose
+from dpjax.accounting import (
+    Event,
+    PrivacyBudget,
+    Release,
+    check_spent,
+    compose,
+    gaussian_multiplier,
+)
 from dpjax.accounting import epsilon as epsilon_of
-from dpjax.accounting import gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.card import AlgorithmBase, Wraps
 from dpjax.oracles import AccuracyQuery, CountQuery, Query

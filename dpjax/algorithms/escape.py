@@ -69,7 +69,7 @@ class Kicks(EscapeRule):
 
     def init(self, params: Params) -> KicksState:
         dtype = jnp.result_type(*jax.tree.leaves(at_least_float32(params)))
-        # No kick before the first two steps: there is no gradient to judge by.
+        # No kick at the first step, before which there is no gradient to judge by.
         return KicksState(jnp.ones((), jnp.int32), jnp.array(jnp.inf, dtype))
 
     def update(

@@ -79,7 +79,7 @@ class StochasticTrustRegion(base.Algorithm):
     def _ask(self, params: Params, ask: base.Ask, stage: Array) -> SecondOrderAnswer:
         if len(self.stages) == 1:
             return ask_model(self.stages[0], params, ask)
-        # Only this stage's query reads records, so that time follows its batch; the others answer 0.
+        # Only this stage reads records, so that time follows its batch; the others answer 0.
         answers = [
             ask_model(queries, params, ask, asked=stage == i)
             for i, queries in enumerate(self.stages)

@@ -73,9 +73,7 @@ class SubspaceTrustRegion(base.SingleQueryAlgorithm):
         flat, unravel = ravel_pytree(wide)
         sketch = self.sketch(state.iteration, flat.dtype)
         answer = ask(self.query, state.params, sketch=sketch)
-        gradient, hessian = self._regularize(
-            answer.gradient, answer.hessian, flat, unravel, sketch
-        )
+        gradient, hessian = self._regularize(answer.gradient, answer.hessian, flat, unravel, sketch)
         damped = hessian + self.damping * jnp.eye(gradient.size, dtype=hessian.dtype)
         radius = self.radius * self.radius_decay ** state.iteration.astype(hessian.dtype)
         move, info = minimize_model(gradient, damped, radius)
