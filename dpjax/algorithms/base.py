@@ -26,7 +26,7 @@ Ask = Callable[..., Any]
 MAX_STEPS = 2048
 # Default of the first-order methods that draw batches.
 STEPS = 600
-# By default no batch is larger: beyond it a step costs time and gains little over the noise.
+# By default no batch is larger, so that the time of a step stays bounded as n grows.
 _LARGEST_BATCH = 16_384
 
 
@@ -202,6 +202,7 @@ class Problem(NamedTuple):
 
     def plan(self, steps: int, history: int = MAX_STEPS) -> dict[str, Any]:
         """Returns the fields of ``Algorithm``, for a history of at least ``history`` steps."""
+        # Histories of one length share a compiled program, whatever the number of steps.
         return {
             "steps": steps,
             "declared": Declared(self.budget.epsilon, self.budget.delta),
@@ -257,6 +258,8 @@ def clip_norms(
     Raises:
       ValueError: if one is missing and there is neither, or is not above 0.
     """
+    # Constants and defaults both begin with the bounds on gradient and Hessian. A method that asks
+    # for no Hessian passes 1.0 for its norm, so that none is required.
     known: tuple[float | None, ...] = (None, None)
     if objective.constants is not None:
         known = objective.constants[:2]
@@ -286,6 +289,7 @@ def never_clips(objective: Objective, clip_norm: float) -> bool:
     Constants that a user declares prove nothing, so this is for dpjax's own losses.
     """
     constants = objective.constants if has_proven_constants(objective) else None
+    # A clip norm at the constant was rounded to float32, and so is what it is compared with.
     return constants is not None and clip_norm >= to_leaf(constants.lipschitz)
 
 
@@ -337,6 +341,7 @@ def initial_gap(objective: Objective, given: float | None) -> float:
         raise ValueError(
             "initial_gap is required: a public bound on L(w0) - min L, not read off the data."
         )
+    # At w = 0 all scores are 0, whatever the features; min L is at least 0.
     gap = objective.averaged.at_zero
     if not (math.isfinite(gap) and gap > 0):
         raise ValueError(
@@ -346,12 +351,7 @@ def initial_gap(objective: Objective, given: float | None) -> float:
 
 
 def proximal(objective: Objective) -> bool:
-    """Returns whether the regularizer enters by its proximal operator: it has one, and no gradient.
-
-    >>> from dpjax import objectives
-    >>> proximal(objectives.logistic_l1()), proximal(objectives.logistic_l2())
-    (True, False)
-    """
+    """Returns whether the regularizer has a proximal operator and no gradient, as l1 penalties."""
     regularizer = objective.regularizer
     return hasattr(regularizer, "prox") and getattr(regularizer, "smoothness", None) is None
 

@@ -39,6 +39,7 @@ class AlgorithmBase(HasCard):
           ValueError: if delta is out of range, or while tracing.
         """
         check_on_host(self)
+        # Of a batch of algorithms, which ``jax.vmap`` or stacking makes, steps have axes.
         algorithm: Any = self
         return for_each(self, np.shape(algorithm.steps), lambda single: _epsilon(single, delta))
 

@@ -35,11 +35,7 @@ class UpdateRule(Protocol):
 
 @pytree_dataclass
 class Steps(UpdateRule):
-    """Plain steps: step t = 1, 2, ... is -(step_size / t^decay) gradient.
-
-    >>> print(Steps(2.0).update(jnp.ones(2), jnp.zeros((), int), jnp.zeros(2))[0])
-    [-2. -2.]
-    """
+    """Plain steps: step t = 1, 2, ... is -(step_size / t^decay) gradient."""
 
     step_size: Array | float
     decay: Array | float = 0.0
@@ -85,6 +81,7 @@ class AdamSteps(UpdateRule):
         self, gradient: Params, state: AdamState, params: Params
     ) -> tuple[Params, AdamState]:
         direction, moments = self._moments().update(gradient, state.moments, params)
+        # Of a single step the first size is the last one too.
         fraction = state.count / jnp.maximum(jnp.asarray(self.steps) - 1, 1)
         first, last = jnp.asarray(self.step_size), jnp.asarray(self.final_step_size)
         rate = first * (last / first) ** fraction.astype(first.dtype)
@@ -262,6 +259,7 @@ class Descent(base.SingleQueryAlgorithm):
     def step(
         self, key: Array, state: DescentState, ask: base.Ask
     ) -> tuple[DescentState, StepInfo | ProximalInfo]:
+        # In float32 at least: the prox and the average see the iterate before it is rounded.
         old = at_least_float32(state.params)
         gradient = direction = ask(self.query, state.params)
         # The regularizer enters by its gradient before, or by its proximal operator after.
@@ -277,6 +275,7 @@ class Descent(base.SingleQueryAlgorithm):
             updates = jax.tree.map(jnp.subtract, new, old)
         params = jax.tree.map(lambda w, n: n.astype(w.dtype), state.params, new)
         output = self.outputs.update(key, state.output, new, self.steps)
+        # The certificate is of where the gradient was asked, not of where the step has led.
         last = None if self.bounds is None else LastQuery(state.params, gradient)
         return DescentState(params, rule, output, last), info(norm, optax.tree.norm(updates))
 

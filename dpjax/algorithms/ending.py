@@ -73,6 +73,7 @@ class _Ending(Wraps, AlgorithmBase):
         return EndingState(self.algorithm.init(params), start, jnp.full((), jnp.nan))
 
     def step(self, key: Array, state: EndingState, ask: base.Ask) -> tuple[EndingState, Any]:
+        # The history is the training's: the query at the end adds nothing to it.
         inner, info = self.algorithm.step(key, state.inner, ask)
         return state._replace(inner=inner), info
 
@@ -153,9 +154,6 @@ def with_count(
       As ``with_accuracy``: the solution's ``counted`` is the share of the declared n records, or
       units, that count, and ``counted_interval`` a confidence interval around it.
 
-    Raises:
-      ValueError: for a share that is not between 0 and 1, or as ``with_accuracy``.
-
     Privacy: one more Gaussian mechanism, of sensitivity 1 / n, composed with those of the training.
 
     >>> from dpjax import algorithms, objectives
@@ -183,6 +181,7 @@ def _with(
     for spend in (_left_by_gaussians(budget, multiplier), budget.epsilon - alone):
         algorithm = make(dataclasses.replace(budget, epsilon=spend))
         accountant = algorithm.accountant
+        # All records are asked once, however the training draws its batches.
         setting = algorithm.queries[0].setting.of_all
         query = kind(setting=setting, noise_multiplier=multiplier)
         _check_room(algorithm, query.name)
@@ -203,6 +202,7 @@ def _left_by_gaussians(budget: PrivacyBudget, multiplier: float) -> float:
 
 
 def _check_room(algorithm: base.Algorithm, name: str) -> None:
+    # The accounting of one pass rests on each record entering a single answer.
     if any(release.ends_early for release in algorithm.event.releases):
         raise ValueError(
             f"{algorithm.title} reads each record only once, so it cannot release the {name} of "

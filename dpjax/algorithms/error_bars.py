@@ -85,31 +85,22 @@ class ErrorBars:
     @property
     def refusal(self) -> str | None:
         """Why there are no intervals, or None if there are; on the host, of one training."""
-        if not bool(self.unclipped):
-            return (
-                "records may have been clipped at the last query: intervals need a loss with "
-                "proven constants, clip norms at them, and rows of norm at most 1; of the squared "
-                "loss, a training of one step"
-            )
-        if not bool(self.interior):
-            return (
-                "the last step was cut off by the trust region: reduce the noise (by a larger "
-                "epsilon, fewer steps or more records), or raise final_radius (in Python)"
-            )
-        if not bool(self.definite):
-            return (
-                "the last noisy Hessian has a direction without curvature: raise epsilon or the "
-                "regularization, or take more records"
-            )
-        if not float(self.travelled) <= TRAVELLED:
-            return "the last step was longer than noise makes it: take more steps"
-        if not float(self.shift) <= SHIFT:
-            return (
-                f"the loss is curved too much over the range of the noise ({float(self.shift):.2g} "
-                f"of the noise, above {SHIFT}): raise epsilon or the regularization, or take "
-                "fewer steps or more records"
-            )
-        return None
+        # A comparison with NaN is false, so that NaN is refused.
+        conditions = {
+            "records may have been clipped at the last query: intervals need a loss with proven "
+            "constants, clip norms at them, and rows of norm at most 1; of the squared loss, a "
+            "training of one step": self.unclipped,
+            "the last step was cut off by the trust region: reduce the noise (by a larger epsilon, "
+            "fewer steps or more records), or raise final_radius (in Python)": self.interior,
+            "the last noisy Hessian has a direction without curvature: raise epsilon or the "
+            "regularization, or take more records": self.definite,
+            "the last step was longer than noise makes it: take more steps": self.travelled
+            <= TRAVELLED,
+            f"the loss is curved too much over the range of the noise ({float(self.shift):.2g} of "
+            f"the noise, above {SHIFT}): raise epsilon or the regularization, or take fewer steps "
+            "or more records": self.shift <= SHIFT,
+        }
+        return next((why for why, holds in conditions.items() if not bool(holds)), None)
 
     def intervals(self, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Returns lower and upper ends (p,) for the parameters of a training without privacy.
@@ -130,6 +121,7 @@ class ErrorBars:
         return centre - half, centre + half
 
 
+# By default accelerators multiply matrices in 8 to 11 bits: too few to invert B by.
 @jax.default_matmul_precision("highest")
 def error_bars(
     objective: Objective,
@@ -172,9 +164,9 @@ def error_bars(
     # Of E (w - w*), whose direction is about that of the step: t^2 / 2 (|d|^2 I + d d^T).
     along = step / jnp.sqrt(jnp.maximum(moved[1], jnp.finfo(step.dtype).tiny))
     of_product = of_hessian**2 * square / 2
-    scale = (vectors * inverse[None]) @ vectors.T
-    squared = scale @ scale
-    moving = scale @ along
+    inverted = (vectors * inverse[None]) @ vectors.T  # B^-1
+    squared = inverted @ inverted
+    moving = inverted @ along
     covariance = (of_gradient**2 + of_product) * squared
     covariance = covariance + of_product * moving[:, None] * moving[None]
     rest = _third_order(objective, flat, noisy, of_gradient**2 * squared)  # the bound on |r|
@@ -182,6 +174,7 @@ def error_bars(
         estimate=flat + step,
         covariance=covariance,
         shift=rest / of_gradient,
+        # Of a quadratic loss nothing is left out, however long the step was.
         travelled=jnp.where(rest > 0, moved[0] / (2 * noisy[0]), 0.0),
         interior=multiplier == 0,
         definite=definite,
@@ -206,10 +199,11 @@ def _third_order(objective: Objective, params: Array, noisy: Array, covariance: 
         for factor, size in zip((form.concordance, objective.hessian_lipschitz), noisy, strict=True)
         if factor is not None
     ]
-    of_loss = jnp.minimum(bounds[0], bounds[-1])
+    of_loss = jnp.minimum(bounds[0], bounds[-1])  # one bound may be all there is
     if regularizer is None:
         return of_loss
 
+    # Third derivatives contracted with the covariance: the gradient of one number.
     def curved(point: Array) -> Array:
         return jnp.sum(covariance * jax.hessian(regularizer)(point))
 

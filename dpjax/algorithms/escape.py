@@ -84,6 +84,7 @@ class Kicks(EscapeRule):
 def gaussian_push(key: Array, like: Params, length: Array) -> Params:
     """Returns noise of expected squared norm ``length``^2, from public coins: it hides nothing."""
     leaves, tree = jax.tree.flatten(like)
+    # One key for each leaf, as leaves of equal shapes would get equal noise from one.
     keys = jax.random.split(derive(key, "kick", 0), len(leaves))
     scale = length / sum(leaf.size for leaf in leaves) ** 0.5
     noise = [

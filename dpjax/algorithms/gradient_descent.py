@@ -88,6 +88,7 @@ def dp_gradient_descent(
         problem, GradientQuery, steps, batch, max_batch_size, clip_norm=clip
     )
     beta = _validate.open_unit("beta", beta)
+    # The error of a batch has no bound, and a penalty without a gradient no gradient norm.
     certified = certify is not None and query.sampler.reads_all and not proximal(objective)
     return Descent(
         query=query,
@@ -104,6 +105,7 @@ def dp_gradient_descent(
 
 def noise_bounds(query: GradientQuery, dimension: int, beta: float) -> NoiseBounds:
     """Returns what the norm of the noise exceeds with probability at most ``beta``."""
+    # The norm of p independent normal numbers has a chi distribution.
     noise = float(query.stddev) * chi_quantile(dimension, 1 - beta)
     return NoiseBounds(round_up(noise + CLIP_SLACK * float(query.clip_norm)), None)
 
@@ -151,6 +153,7 @@ def theory_steps(
     problem: base.Problem, clip: float, step_size: float, initial_gap: float | None
 ) -> int:
     """Returns the T that minimises theorem 6.3's bound on the mean squared gradient."""
+    # 2 gap / (eta T) + T p sigma_1^2 is least where its terms are equal.
     gap = base.initial_gap(problem.objective, initial_gap)
     best = math.sqrt(2 * gap / (step_size * problem.dimension)) / noise_of_one(problem, clip)
     return int(min(max(round(best), 1), base.MAX_STEPS))

@@ -74,7 +74,8 @@ class SelectedGradientDescent(base.Algorithm):
         gradient = ask(self.query, state.params)
         direction = self.objective.regularize_gradient(gradient, at_least_float32(state.params))
         norm = optax.tree.norm(direction)
-        # Candidates are spread evenly: of every span of steps the last one stays.
+        # Candidates are spread evenly: of every span of steps the last one stays. The loop ends at
+        # ``max_steps``, also if a plan of more steps was put into the pytree.
         horizon = jnp.minimum(jnp.asarray(self.steps, jnp.int32), self.max_steps)
         filled = jnp.minimum(self.candidates, horizon)
         index = state.count * filled // horizon
@@ -224,6 +225,7 @@ def _selection(
 ) -> SelectionQuery | None:
     """Returns the query at the end; None where released gradients alone decide."""
     budget = problem.budget
+    # A TPU has no float64, which the eigenvalues of the exact Hessians need.
     if selection_epsilon is None and jax.default_backend() != "tpu":
         selection_epsilon = min(budget.epsilon / 10, 1.0)
     if not selection_epsilon:

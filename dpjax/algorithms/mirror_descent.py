@@ -124,9 +124,8 @@ def dp_accelerated_mirror_descent(
     Reference: Wang, Ye and Xu (2017), algorithm 3, with these corrections.
 
       - As printed y_{k+1} minimises a model with the exact gradient and y_T is released, which is
-        not private. Here the noisy gradient that moves z moves y too.
-      - As printed the model has no closed form on the l1 ball. Here y_{k+1} = r_k z_{k+1} + (1 -
-        r_k) y_k, the point that the proof compares with (Tseng 2008; Lan 2012), on both balls.
+        not private, and on the l1 ball has no closed form. Here y_{k+1} = r_k z_{k+1} + (1 - r_k)
+        y_k, the point that the proof compares with (Tseng 2008; Lan 2012), on both balls.
       - alpha_{k+1} = (k + 2) / (4 L) is for L with respect to |.|_C, in which w is 1-strongly
         convex. For L of the l2 norm it lacks a factor: |v|_2 <= R |v|_C, so L R^2 serves, with the
         radius R of the ball and not its diameter.
@@ -137,11 +136,7 @@ def dp_accelerated_mirror_descent(
 
         E F(y_T) - min F <= (4 D / h + h V S / (2 (1 - L h))) / (T + 1)^2,
 
-      where V = E |noise|_*^2 is at most sigma^2 (width^2 + 1), width that of the unit ball. It is
-      least at 1 / h = L + sqrt(V S / (8 D)), and for sigma^2 = T sigma_1^2 its second term then
-      hardly depends on T. On the l1 ball V counts the largest of p entries, about 2 ln p; to first
-      order in the step the noise costs what the inverse Hessian of psi makes of it, sigma^2 at
-      most. The default h and T take that for V; with the bound's own the steps come out too short.
+      where V = E |noise|_*^2 is at most sigma^2 (width^2 + 1), width that of the unit ball.
 
     >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
@@ -194,6 +189,13 @@ def geometry(domain: L2Ball | L1Ball | None, dimension: int) -> Geometry:
     if isinstance(domain, L2Ball):
         return Geometry(domain.radius**2 / 2, float(dimension))
     return Geometry(domain.radius**2 / (2 * p_norm(dimension).modulus), 1.0)
+
+
+# The bound on the excess risk is least at 1 / h = L + sqrt(V S / (8 D)), and for sigma^2 =
+# T sigma_1^2 its second term then hardly depends on T. On the l1 ball V counts the largest of p
+# entries, about 2 ln p; to first order in the step the noise costs what the inverse Hessian of psi
+# makes of it, sigma^2 at most. The default h and T take that for V: with the bound's own V the
+# steps come out too short.
 
 
 def theory_steps(ball: Geometry, smoothness: float, noise_of_one: float) -> int:
@@ -289,7 +291,7 @@ def from_dual(dual: Array, psi: PNorm, radius: Array | float) -> tuple[Array, Ar
         return jnp.where(inside, middle, low), jnp.where(inside, high, middle)
 
     highest = jnp.minimum(jnp.asarray(radius / psi.modulus, dual.dtype), top)
-    halvings = jnp.finfo(dual.dtype).nmant + 2  # to the last bit, of which the mantissa has nmant
+    halvings = jnp.finfo(dual.dtype).nmant + 2  # down to the last bit of the mantissa
     left, _ = jax.lax.fori_loop(0, halvings, halve, (jnp.zeros_like(top), highest))
     point, shrunk = at(left)
     return point * jnp.sign(dual), shrunk * jnp.sign(dual)

@@ -51,6 +51,7 @@ def start(params: Params) -> TrustRegionState:
     """Returns the state before the first step, at ``params``."""
     zero = jnp.zeros_like(ravel_pytree(at_least_float32(params))[0])
     answer = SecondOrderAnswer(zero, jnp.zeros((zero.size, zero.size), zero.dtype))
+    # The multiplier is infinite, so that a rule which reads it cannot stop before the first step.
     return TrustRegionState(params, params, answer, jnp.array(jnp.inf, zero.dtype), jnp.array(0))
 
 
@@ -70,6 +71,7 @@ def spectral_scale(queries: Sequence[Any], dimension: int) -> float:
     return float(query.hessian_stddev) * math.sqrt(2 * dimension) * form
 
 
+# By default accelerators multiply matrices in 8 to 11 bits, and the step would be as inexact.
 @jax.default_matmul_precision("highest")
 def take_step(
     objective: Objective,

@@ -117,6 +117,7 @@ def dp_newton(
     # 1 / multiplier^2 of Gaussians adds up, as mu^2 does: each part takes its fraction of it.
     multiplier = gaussian_multiplier(budget, steps, accountant, noise_draws=draws)
     for_direction = round_up(multiplier / math.sqrt(1 - fraction))
+    # The floor bounds the inverse's sensitivity: the more noise, the higher it pays to lift it.
     if floor is None:
         floor = default_floor(problem, hessian_clip, for_direction)
     for_gradient = round_up(multiplier / math.sqrt(fraction))

@@ -14,6 +14,7 @@ TITLE = "PrGD (ball noise)"
 _STEPS = 10
 # Of delta, set aside: as a leaf it is rounded to float32, and printed to one part in 10^7.
 _ROUNDING = 2e-7
+# Noise of a larger multiplier would come near the end of float32's range.
 _LARGEST = 2.0**100
 
 

@@ -137,6 +137,7 @@ def objective_perturbation(
         )
     check_ridge(objective)
     _check_falling(problem)
+    # The proof is of the exact minimum: noise of its own hides how far the iterate is from it.
     small = PrivacyBudget(_SHARE * budget.epsilon, _SHARE * budget.delta, budget.relation)
     near = problem.setting.sampler.scale(_NEAR, budget.relation)
 
@@ -159,10 +160,8 @@ def objective_perturbation(
 
 
 def exact_setting(problem: base.Problem, objective: Objective) -> Setting:
-    """Returns the setting with the objective as it was given.
-
-    It is structure of these queries, so no number of it becomes a leaf in float32.
-    """
+    """Returns the setting with the objective in float64, as it was passed."""
+    # In these queries it is structure: no number of it becomes a leaf in float32.
     return dataclasses.replace(problem.setting, objective=objective)
 
 
@@ -173,11 +172,7 @@ def one_release(problem: base.Problem, query: Query, title: str) -> Perturbation
 
 
 def check_ridge(objective: Objective) -> None:
-    """Raises unless the objective is a convex margin loss with a squared norm beside it.
-
-    >>> from dpjax import objectives
-    >>> check_ridge(objectives.logistic_l2(1e-3))
-    """
+    """Raises unless the objective is a convex margin loss plus a squared norm."""
     if objective.margin is None or objective.constants is None:
         raise ValueError(
             f"{objective.name} needs a margin and constants: they bound the sensitivity of its "
@@ -190,6 +185,7 @@ def check_ridge(objective: Objective) -> None:
             f"{objective.name} must be strongly convex by the regularizer L2(strength) with a "
             f"strength above 0, got {regularizer!r}; its noise is G / (n strength)."
         )
+    # Checked at many margins, which proves nothing: the docstrings say whose proof it is.
     _, second = margin_derivatives(objective.margin)
     lowest, highest = float(second.min()), float(second.max())
     room = 1 + 1e-6
@@ -209,6 +205,8 @@ def _check_falling(problem: base.Problem) -> None:
             f"{first.max():g} was found; use output_perturbation."
         )
     smoothness = objective.constants.smoothness  # pyright: ignore[reportOptionalMemberAccess]
+    # One record moves the Hessian by rank 1, and its determinant by a factor of 1 + M / (n mu) at
+    # most: that is e^(epsilon / 2) here. Beyond 709 expm1 overflows.
     least = smoothness / (problem.data_size * math.expm1(min(budget.epsilon / 2, 700)))
     strength = objective.regularizer.strength  # pyright: ignore[reportOptionalMemberAccess]
     if strength < least:

@@ -14,7 +14,7 @@ from dpjax.accounting import Event, PrivacyBudget, parallel
 from dpjax.algorithms import base
 from dpjax.algorithms import spider_theory as theory
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, scope_of
-from dpjax.algorithms.escape import EscapeRule, Kicks
+from dpjax.algorithms.escape import EscapeRule
 from dpjax.objectives import Objective
 from dpjax.oracles import LEAST, EstimateQuery, Evaluations, Query, ScoreQuery, Scores
 
@@ -127,7 +127,7 @@ class Spider(base.Algorithm):
             drift=jnp.array(jnp.inf, dtype),
             refresh=jnp.array(True),
             size=jnp.asarray(self.estimate.batch_size, jnp.int32),
-            segment=zero - 1,
+            segment=zero - 1,  # the first step opens segment 0
             escape=self.escape.init(params),
             candidates=jax.tree.map(lambda w: jnp.broadcast_to(w, (k, *w.shape)), params),
             scores=Scores(jnp.zeros(k, dtype), jnp.zeros(k, dtype)),
@@ -136,6 +136,7 @@ class Spider(base.Algorithm):
 
     def step(self, key: Array, state: SpiderState, ask: base.Ask) -> tuple[SpiderState, SpiderInfo]:
         """Lines 4 to 15: renew or update the estimate, kick at a saddle, and move."""
+        # Both were settled by the step before, so that ``done`` could see if records are left.
         refresh, size = state.refresh, state.size
         segment = state.segment + refresh.astype(jnp.int32)
         leaf = jnp.where(refresh, 0, state.leaf + 1)
@@ -149,6 +150,7 @@ class Spider(base.Algorithm):
             segment=segment,
             leaf=leaf,
         )
+        # A gradient replaces the estimate, a difference adds to it.
         estimate = jax.tree.map(
             lambda old, new: jnp.where(refresh, 0, old) + new.astype(old.dtype),
             state.estimate,
@@ -257,6 +259,7 @@ class Spider(base.Algorithm):
 
     def _candidate(self, state: SpiderState, used: Array) -> tuple[Array, Array]:
         """The new iterate's index among the candidates, and the records read before that span."""
+        # Spans of records, not of steps, whose number is not known before the records are used up.
         span = -(-self._last // self._candidates)
         crossed = (used - state.span_start > span) & (state.count > 0)
         index = jnp.minimum(state.newest + crossed.astype(jnp.int32), self._candidates - 1)
@@ -361,7 +364,7 @@ def stochastic_spider(
         step_size=theory.step_size(objective, scale, step_size),
         drift_threshold=theory.drift_threshold(scale, alpha, drift_threshold),
         difference_size=_validate.optional_count("difference_size", difference_size),
-        escape=Kicks(**kicks),
+        escape=kicks,
         tolerances=(base.positive_leaf("alpha", alpha), base.positive_leaf("curvature", curvature)),
         bounds=None if score is None else theory.score_bounds(score, beta),
         beta=beta,

@@ -1,7 +1,7 @@
 """Theory of Stochastic Spider: the smallest target for n, and noise, batches and thresholds."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from scipy import stats
@@ -10,6 +10,7 @@ from dpjax import _validate
 from dpjax.accounting import gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
+from dpjax.algorithms.escape import Kicks
 from dpjax.mechanisms import prefix_noise
 from dpjax.objectives import Objective
 from dpjax.oracles import EstimateQuery, ScoreQuery, single_passes
@@ -192,6 +193,7 @@ def never_clips(objective: Objective, constants: Constants) -> bool:
 def _usual(objective: Objective, constant: str) -> float | None:
     """A constant of the objective; where it has none, its usual Hessian clip norm."""
     if objective.constants is not None:
+        # Infinite where a loss has no such constant.
         known = getattr(objective.constants, constant)
         return known if known < math.inf else None
     return None if objective.defaults is None else objective.defaults.hessian_clip_norm
@@ -224,6 +226,7 @@ def _batch(scale: Scale, records: int, batch: int | None, alpha: float | None) -
 
 def step_size(objective: Objective, scale: Scale, given: float | None) -> float:
     """Returns eta, by default of the smoothness of the objective with its regularizer."""
+    # Clipping bounds the data term's smoothness alone: the objective's has the regularizer's too.
     usual = None if objective.defaults is None else objective.defaults.step_size
     usual = usual or 1 / (objective.smoothness or scale.smoothness)
     return base.positive_leaf("step_size", usual if given is None else given)
@@ -249,8 +252,8 @@ def kicks(
     kick: float | None,
     threshold: float | None,
     frozen: int | None,
-) -> dict[str, Any]:
-    """Returns the fields of ``Kicks``; ``curvature`` is sqrt(rho alpha)."""
+) -> Kicks:
+    """Returns the rule that leaves saddles; ``curvature`` is sqrt(rho alpha)."""
     batch = float(estimate.batch_size)
     noise = scale.lipschitz * scale.noise / batch
     error = noise + scale.lipschitz / math.sqrt(batch)  # by noise, and by sampling
@@ -259,8 +262,5 @@ def kicks(
         frozen = math.ceil(min(_PATIENCE * scale.smoothness / curvature, MAX_STEPS))
     kick = _validate.non_negative("kick", noise if kick is None else kick)
     threshold = 2 * error if threshold is None else threshold
-    return {
-        "kick": base.to_leaf(kick),
-        "kick_threshold": base.positive_leaf("kick_threshold", threshold),
-        "frozen_steps": _validate.positive_int("frozen_steps", frozen),
-    }
+    threshold = base.positive_leaf("kick_threshold", threshold)
+    return Kicks(base.to_leaf(kick), threshold, _validate.positive_int("frozen_steps", frozen))

@@ -73,6 +73,7 @@ class StochasticTrustRegion(base.Algorithm):
         stage = jnp.minimum(state.iteration * stages // self.steps, stages - 1)
         answer = self._ask(state.params, ask, stage)
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
+        # Each stage has noise of its own size, and so its own damping.
         damping = jnp.stack([jnp.asarray(d, radius.dtype) for d in self.damping])[stage]
         return take_step(self.objective, state, answer, radius, damping, self.subproblem)
 
@@ -230,4 +231,5 @@ def _joint_queries(
     def event(multiplier: float) -> Event:
         return _event(stages(multiplier), steps)
 
+    # One multiplier for all stages: of what batches of several sizes cost there is no closed form.
     return stages(calibrate(event, problem.budget, problem.accountant))

@@ -71,6 +71,7 @@ class SubspaceTrustRegion(base.SingleQueryAlgorithm):
         """One iteration of DP-TR for the k coordinates z of w + S^T z."""
         wide = at_least_float32(state.params)
         flat, unravel = ravel_pytree(wide)
+        # New directions at every step: what one subspace misses another has.
         sketch = self.sketch(state.iteration, flat.dtype)
         answer = ask(self.query, state.params, sketch=sketch)
         gradient, hessian = self._regularize(answer.gradient, answer.hessian, flat, unravel, sketch)

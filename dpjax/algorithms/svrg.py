@@ -78,6 +78,7 @@ class SvrgEpochs(base.Algorithm):
             lambda w, v: w - (self.step_size * v).astype(w.dtype), state.params, estimate
         )
         params = self.objective.prox(moved, self.step_size)
+        # A running mean, as an epoch that T cuts short has one too.
         count = state.count + 1
         average = jax.tree.map(
             lambda mean, w: mean + (w.astype(mean.dtype) - mean) / count.astype(mean.dtype),
@@ -93,6 +94,7 @@ class SvrgEpochs(base.Algorithm):
 
     def _entered(self, state: SvrgState) -> tuple[SvrgState, Array]:
         """The state in the epoch of the next step, and whether that step begins it."""
+        # At the start both are 0, so that the first step begins an epoch.
         refresh = state.count == state.length
         after = self._next_epoch(state)
         return jax.tree.map(lambda new, old: jnp.where(refresh, new, old), after, state), refresh
@@ -140,6 +142,7 @@ class VarianceReduced(SvrgEpochs):
 
     def estimate(self, state: SvrgState, refresh: Array, ask: base.Ask) -> tuple[Params, Params]:
         answer = ask(self.anchor, state.anchor, refresh=refresh)
+        # Where the epoch goes on, the query reads no record, and the old answer stays.
         anchored = jax.tree.map(
             lambda new, old: jnp.where(refresh, new, old), answer, state.gradient
         )
@@ -182,16 +185,14 @@ def dp_svrg(
       steps: inner steps in all, instead of ``epochs``; the last epoch may then end early.
       batch_size: by default n / (2 m), at least 128 and at most 16,384, so that the steps of an
         epoch read as much as its anchor.
-      step_size: eta; by default 1 / L, for batches below 32 records b / (32 L).
+      step_size: eta; by default 1 / L, for batches below 32 records b / (32 L). Of one above the
+        theorem's bound a ``UserWarning`` tells.
       smoothness: L of the data term; by default the objective's constant. Clipping enforces it.
       strong_convexity: mu; by default the regularizer's.
       anchor_share: fraction of the squared mu of Gaussian privacy that the anchors spend.
 
     Returns:
       A frozen pytree whose output is the mean of the iterates of the last epoch.
-
-    Warns:
-      UserWarning: if ``step_size`` is above the theorem's bound.
 
     Privacy: releases T clipped mean gradients and, at every inner step, the clipped difference to
       the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered.
@@ -297,6 +298,7 @@ def _configured(
     problem: base.Problem, asked: theory.Asked, steps: int, fields: dict[str, Any]
 ) -> VarianceReduced:
     fields["step_size"] = base.positive_leaf("step_size", fields["step_size"])
+    # Theory chooses T: rounded up to a power of 2, similar plans share one program.
     fields |= problem.plan(steps, max(1 << (steps - 1).bit_length(), base.MAX_STEPS))
     epochs = theory.epochs_of(steps, fields["epoch_length"], fields["doubling"])
     anchor, difference = theory.split_queries(problem, asked, steps, epochs)

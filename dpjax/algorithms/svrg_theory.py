@@ -86,6 +86,7 @@ def step_size(asked: Asked, data_size: int, given: float | None, factors: tuple[
     most, usual = (1 / (asked.smoothness * max(1.0, factor * variance)) for factor in factors)
     if given is None:
         return usual
+    # Privacy does not depend on it: a warning, not an error.
     if _validate.normal("step_size", given) > most * (1 + 1e-6):
         warnings.warn(
             f"step_size={given:g} is above {most:.4g}, the bound of the theorem for batches of b: "
@@ -123,14 +124,10 @@ def all_steps(epochs: int | None, steps: int | None, total: Callable[[int], int]
 
 
 def epochs_of(steps: int, epoch_length: int, doubling: bool) -> int:
-    """Returns how many epochs of m steps, or of 2 m, 4 m and so on, begin within ``steps``.
-
-    >>> epochs_of(60, 20, False), epochs_of(61, 20, False), epochs_of(60, 20, True)
-    (3, 4, 2)
-    """
-    whole = -(-steps // epoch_length)
-    # The first T epochs have (2^(T + 1) - 2) m steps.
-    return (whole + 1).bit_length() - 1 if doubling else whole
+    """Returns how many epochs of m steps, or of 2 m, 4 m and so on, begin within ``steps``."""
+    lengths = -(-steps // epoch_length)
+    # The first T doubling epochs have (2^(T + 1) - 2) m steps.
+    return (lengths + 1).bit_length() - 1 if doubling else lengths
 
 
 def split_queries(
@@ -139,8 +136,8 @@ def split_queries(
     """Returns the gradient at the anchor and the difference to it, calibrated to the budget."""
     budget, n = problem.budget, problem.data_size
     draws = problem.dimension
-    # mu^2 of Gaussians is a sum over releases: the anchors spend a fraction of it, and the
-    # differences what is left, which sampled releases are calibrated to.
+    # mu^2 of Gaussians is a sum over releases: the anchors spend a fraction of it. The differences,
+    # on sampled batches, have no mu, and are calibrated to what the anchors leave.
     multiplier = gaussian_multiplier(budget, epochs, problem.accountant, noise_draws=draws)
     multiplier = round_up(multiplier / math.sqrt(asked.anchor_share))
     anchor = AnchorQuery(

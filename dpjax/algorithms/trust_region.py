@@ -82,6 +82,7 @@ class TrustRegion(base.Algorithm):
             return None, None
         params, answer = state.query_point, state.answer
         if self.certified == "output":
+            # Here no answer was asked yet: one more release, which ``event`` counts.
             params, answer = state.params, ask_model(self.queries, state.params, ask)
         _, unravel = ravel_pytree(at_least_float32(params))
         gradient = unravel(answer.gradient)
@@ -179,7 +180,7 @@ def dp_trust_region(
     radius, final_radius = check_radii(objective, radius, final_radius)
     _validate.choice("release", release, RELEASES)
     clips = (clip_norm, hessian_clip_norm)
-    typical = math.sqrt(radius * final_radius)
+    typical = math.sqrt(radius * final_radius)  # length of a step, to split the noise by
     queries, unclipped = _queries(problem, steps + (certify == "output"), release, clips, typical)
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
@@ -252,6 +253,7 @@ def check_radii(
 
 def radius_decay(radius: float, final_radius: float, steps: int) -> float:
     """Returns the factor that takes ``radius`` to ``final_radius`` in ``steps`` iterations."""
+    # T iterations have T - 1 steps between them; a single one has the first radius.
     return base.to_leaf((final_radius / radius) ** (1 / max(steps - 1, 1)))
 
 
@@ -262,6 +264,7 @@ def _queries(
     clips: tuple[float | None, float | None],
     radius: float,
 ) -> tuple[Queries, bool]:
+    """Returns the queries, for ``count`` answers, and whether clipping provably never acts."""
     objective, budget = problem.objective, problem.budget
     clip, hessian_clip = base.clip_norms(objective, *clips)
     # Where n is private the released mean is over a declared n, not the objective's.
@@ -283,12 +286,13 @@ def _queries(
         unclipped = False
     fraction = _gradient_fraction(clip, hessian_clip, radius)
 
-    def query(kind: Any, fraction: float, norm: float) -> Any:
+    # 1 / multiplier^2 adds up over Gaussian releases: each takes its fraction of the joint one's.
+    def part(kind: Any, fraction: float, norm: float) -> Any:
         multiplier = round_up(joint / math.sqrt(fraction))
         return kind(setting=problem.setting, noise_multiplier=multiplier, clip_norm=norm)
 
-    gradient = query(GradientQuery, fraction, clip)
-    return (gradient, query(HessianQuery, 1 - fraction, hessian_clip)), unclipped
+    gradient = part(GradientQuery, fraction, clip)
+    return (gradient, part(HessianQuery, 1 - fraction, hessian_clip)), unclipped
 
 
 def joint_weights(
@@ -323,6 +327,7 @@ def _gradient_fraction(clip: float, hessian_clip: float, radius: float) -> float
 
 
 def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:
+    # Both bounds hold together with probability 1 - beta: each may fail with half of it.
     first, last = queries[0], queries[-1]
     gradient = float(first.stddev) * chi_quantile(dimension, 1 - beta / 2)
     quantile = symmetric_top_eigenvalue_quantile(dimension, 1 - beta / 2, last.isometric)
@@ -335,7 +340,7 @@ def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:
 
 def _stopping_level(objective: Objective, alpha: float | None) -> float:
     if alpha is None:
-        return -math.inf
+        return -math.inf  # never reached
     if objective.hessian_lipschitz is None:
         raise ValueError(f"stopping_alpha needs {objective.name}'s Hessian-Lipschitz constant.")
     alpha = _validate.positive("stopping_alpha", alpha)
