@@ -44,7 +44,7 @@ from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.descent import Descent, UpdateRule
 from dpjax.algorithms.ending import with_accuracy, with_count
 from dpjax.algorithms.error_bars import ErrorBars
-from dpjax.algorithms.escape import EscapeRule
+from dpjax.algorithms.escape import EscapeRule, gaussian_push
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
@@ -103,6 +103,7 @@ __all__ = [
     "dp_svrg_plus_plus",
     "dp_trust_region",
     "dpagem",
+    "gaussian_push",
     "objective_perturbation",
     "output_perturbation",
     "paper_schedule",

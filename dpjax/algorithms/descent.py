@@ -248,6 +248,7 @@ class Descent(base.SingleQueryAlgorithm):
 
     @property
     def title(self) -> str:
+        """Name for people."""
         return self.name
 
     def init(self, params: Params) -> DescentState:
@@ -288,7 +289,6 @@ class Descent(base.SingleQueryAlgorithm):
     def certify(
         self, key: Array, state: DescentState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
-        """Returns a certificate on the gradient at the last query, from what was released."""
         if self.bounds is None or state.last_query is None:
             return None, None
         point, gradient = state.last_query

@@ -49,14 +49,17 @@ class SelectedGradientDescent(base.Algorithm):
 
     @property
     def title(self) -> str:
+        """Name for people."""
         return "DP-GD with selection" + " (by released gradients)" * (self.selection is None)
 
     @property
     def queries(self) -> tuple[Query, ...]:
+        """A gradient query for every step, and the selection, asked once."""
         return (self.query,) if self.selection is None else (self.query, self.selection)
 
     @property
     def event(self) -> Event:
+        """``steps`` noisy gradients and at most one selection."""
         return _event(self.query, int(self.steps), self.selection)
 
     def init(self, params: Params) -> SelectedState:
@@ -108,7 +111,6 @@ class SelectedGradientDescent(base.Algorithm):
     def certify(
         self, key: Array, state: SelectedState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
-        """Returns the bound on the gradient norm at the output, for all candidates at once."""
         if not self.certified:
             return None, None
         output = self.output(state)

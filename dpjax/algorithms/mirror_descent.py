@@ -57,11 +57,9 @@ class MirrorDescent(base.SingleQueryAlgorithm):
         )
 
     def step(self, key: Array, state: MirrorState, ask: base.Ask) -> tuple[MirrorState, StepInfo]:
-        """One noisy gradient, asked between y and z and used by both.
-
-        x_{k+1} = r_k z_k + (1 - r_k) y_k; z_{k+1} the mirror step from z_k of length alpha_{k+1};
-        y_{k+1} = r_k z_{k+1} + (1 - r_k) y_k; r_k = 2 / (k + 2) and r_k alpha_{k+1} = step_size.
-        """
+        # One noisy gradient, asked at x between y and z and used by both:
+        # x_{k+1} = r_k z_k + (1 - r_k) y_k; z_{k+1} the mirror step from z_k of length alpha_{k+1};
+        # y_{k+1} = r_k z_{k+1} + (1 - r_k) y_k; r_k = 2 / (k + 2) and r_k alpha_{k+1} = step_size.
         before, unravel = ravel_pytree(at_least_float32(state.params))
         weight = (2 / (state.count + 2)).astype(before.dtype)
         between = unravel(weight * state.point + (1 - weight) * before)

@@ -65,10 +65,8 @@ def ask_model(queries: Queries, params: Params, ask: Ask, **public: Any) -> Seco
 
 def spectral_scale(queries: Sequence[Any], dimension: int) -> float:
     """Returns the typical spectral norm of the noise on the mean Hessian, (p, p)."""
-    query = queries[-1]
-    # The paper's form of the noise, alike on and off the diagonal, has sqrt(2) the spectral norm.
-    form = 1.0 if query.isometric else math.sqrt(2)
-    return float(query.hessian_stddev) * math.sqrt(2 * dimension) * form
+    # Of isometric noise, whose off-diagonal entries have 1 / sqrt(2) the diagonal's deviation.
+    return float(queries[-1].hessian_stddev) * math.sqrt(2 * dimension)
 
 
 # By default accelerators multiply matrices in 8 to 11 bits, and the step would be as inexact.

@@ -38,17 +38,19 @@ class Newton(base.Algorithm):
 
     @property
     def queries(self) -> tuple[Query, ...]:
+        """The gradient, and its Newton direction."""
         return (self.gradient, self.direction)
 
     @property
     def event(self) -> Event:
+        """``steps`` noisy gradients and as many noisy directions."""
         return compose(query.event(int(self.steps)) for query in self.queries)
 
     def init(self, params: Params) -> NewtonState:
         return NewtonState(params)
 
     def step(self, key: Array, state: NewtonState, ask: base.Ask) -> tuple[NewtonState, StepInfo]:
-        """Takes w - step_size (f(H) (gradient + first noise) + second noise)."""
+        # w - step_size (f(H) (gradient + first noise) + second noise), algorithm 3.
         wide = at_least_float32(state.params)
         noisy = self.objective.regularize_gradient(ask(self.gradient, state.params), wide)
         gradient, unravel = ravel_pytree(noisy)

@@ -94,15 +94,17 @@ class Spider(base.Algorithm):
 
     @property
     def title(self) -> str:
+        """Name for people."""
         return self.name if self.score is not None else f"{self.name} (last iterate)"
 
     @property
     def queries(self) -> tuple[Query, ...]:
+        """The estimate, and the scores on records of their own."""
         return (self.estimate,) if self.score is None else (self.estimate, self.score)
 
     @property
     def event(self) -> Event:
-        # To each record it is one Gaussian mechanism, as it enters one answer at most.
+        """To each record one Gaussian mechanism, as it enters one answer at most."""
         (release,) = self.estimate.event(1).releases
         if self.score is not None:
             (scores,) = self.score.event(1).releases
@@ -135,7 +137,7 @@ class Spider(base.Algorithm):
         )
 
     def step(self, key: Array, state: SpiderState, ask: base.Ask) -> tuple[SpiderState, SpiderInfo]:
-        """Lines 4 to 15: renew or update the estimate, kick at a saddle, and move."""
+        # Lines 4 to 15: renew or update the estimate, kick at a saddle, and move.
         # Both were settled by the step before, so that ``done`` could see if records are left.
         refresh, size = state.refresh, state.size
         segment = state.segment + refresh.astype(jnp.int32)
@@ -193,7 +195,6 @@ class Spider(base.Algorithm):
         return self.estimate.smoothness * length
 
     def done(self, state: SpiderState) -> Array:
-        """Returns whether the escape rule ends the run, or too few records are left."""
         return self.escape.ended(state.escape) | (state.size > self._last - state.used)
 
     def termination_status(self, state: SpiderState) -> Array:
@@ -201,7 +202,6 @@ class Spider(base.Algorithm):
         return jnp.where(ended, base.Status.STOPPED, base.Status.EXHAUSTED)
 
     def finalize(self, key: Array, state: SpiderState, ask: base.Ask) -> SpiderState:
-        """Returns the state with all candidates' scores and the choice of the output."""
         if self.score is None:
             return state
         filled = state.newest + 1
@@ -226,7 +226,7 @@ class Spider(base.Algorithm):
     def certify(
         self, key: Array, state: SpiderState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
-        """Returns the bounds at the output, on the mean over the records kept for the scores."""
+        # The scores are means over the records kept for them, and so is what the bounds hold for.
         if self.bounds is None or self.bounds.hessian is None:
             return None, None
         upper = state.scores.gradient_norm[state.chosen] + self.bounds.gradient

@@ -86,7 +86,7 @@ class Stagewise(base.SingleQueryAlgorithm):
     def step(
         self, key: Array, state: StagewiseState, ask: base.Ask
     ) -> tuple[StagewiseState, StagewiseInfo]:
-        """One step of algorithm 2, line 4; momentum is of noisy displacements and nothing else."""
+        # Algorithm 2, line 4; momentum is of noisy displacements and nothing else.
         gradient = ask(self.query, state.params)
         gradient = self.objective.regularize_gradient(gradient, at_least_float32(state.params))
         rate = self._rate(state.place)

@@ -56,10 +56,12 @@ class StochasticTrustRegion(base.Algorithm):
 
     @property
     def queries(self) -> tuple[Query, ...]:
+        """Those of all stages."""
         return tuple(query for queries in self.stages for query in queries)
 
     @property
     def event(self) -> Event:
+        """Each query in the steps of its stage."""
         return _event(self.stages, int(self.steps))
 
     def init(self, params: Params) -> TrustRegionState:
@@ -68,7 +70,7 @@ class StochasticTrustRegion(base.Algorithm):
     def step(
         self, key: Array, state: TrustRegionState, ask: base.Ask
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
-        """One iteration of algorithm 2, with damping and a radius that shrinks."""
+        # Algorithm 2, with damping and a radius that shrinks.
         stages = len(self.stages)
         stage = jnp.minimum(state.iteration * stages // self.steps, stages - 1)
         answer = self._ask(state.params, ask, stage)

@@ -68,7 +68,7 @@ class SubspaceTrustRegion(base.SingleQueryAlgorithm):
     def step(
         self, key: Array, state: SubspaceState, ask: base.Ask
     ) -> tuple[SubspaceState, TrustRegionInfo]:
-        """One iteration of DP-TR for the k coordinates z of w + S^T z."""
+        # One iteration of DP-TR for the k coordinates z of w + S^T z.
         wide = at_least_float32(state.params)
         flat, unravel = ravel_pytree(wide)
         # New directions at every step: what one subspace misses another has.

@@ -58,6 +58,7 @@ class SvrgEpochs(base.Algorithm):
 
     @property
     def title(self) -> str:
+        """Name for people."""
         return "DP-SVRG++" if self.doubling else "DP-SVRG"
 
     @property
@@ -71,7 +72,7 @@ class SvrgEpochs(base.Algorithm):
         return SvrgState(params, params, jax.tree.map(jnp.zeros_like, wide), wide, zero, zero)
 
     def step(self, key: Array, state: SvrgState, ask: base.Ask) -> tuple[SvrgState, SvrgInfo]:
-        """One inner step (lines 5 to 7); where an epoch begins, the anchor first (lines 2 to 4)."""
+        # Lines 5 to 7; where an epoch begins, lines 2 to 4 first.
         state, refresh = self._entered(state)
         released, estimate = self.estimate(state, refresh, ask)
         moved = jax.tree.map(
@@ -132,11 +133,12 @@ class VarianceReduced(SvrgEpochs):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        # The first query fixes the form of the records.
+        """The difference, which fixes the form of the records, and the gradient at the anchor."""
         return (self.difference, self.anchor)
 
     @property
     def event(self) -> Event:
+        """``epochs`` noisy gradients of all records and ``steps`` noisy differences of batches."""
         differences = self.difference.event(int(self.steps))
         return compose([self.anchor.event(self.epochs), differences])
 

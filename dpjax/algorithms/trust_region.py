@@ -53,7 +53,7 @@ class TrustRegion(base.Algorithm):
 
     @property
     def event(self) -> Event:
-        # A certificate at the output asks once more.
+        """``steps`` answers, and one more if the output is certified."""
         count = int(self.steps) + (self.certified == "output")
         return compose(query.event(count) for query in self.queries)
 
@@ -63,13 +63,13 @@ class TrustRegion(base.Algorithm):
     def step(
         self, key: Array, state: TrustRegionState, ask: base.Ask
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
-        """One iteration of algorithm 1, with damping and a radius that shrinks."""
+        # Algorithm 1, with damping and a radius that shrinks.
         answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
         return take_step(self.objective, state, answer, radius, self.damping, self.subproblem)
 
     def done(self, state: TrustRegionState) -> Array:
-        """Step 7: whether Lagrange multiplier + damping is at most sqrt(alpha rho)."""
+        # Step 7: Lagrange multiplier + damping at most sqrt(alpha rho).
         if not self.stopping:
             return jnp.asarray(False)
         return state.multiplier + self.damping <= self.stop_below
@@ -77,7 +77,6 @@ class TrustRegion(base.Algorithm):
     def certify(
         self, key: Array, state: TrustRegionState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
-        """Returns bounds at the last query, or asks once more and returns them at the output."""
         if self.certified is None:
             return None, None
         params, answer = state.query_point, state.answer
