@@ -84,7 +84,7 @@ def trust_region(
     )
     usual = 0.5 if objective.averaged is None else objective.averaged.region.damping
     kappa = usual if damping is None else damping
-    scale = base.to_leaf(kappa * _spectral_scale(queries[-1], made.dimension))
+    scale = base.to_leaf(kappa * _spectral_scale(queries, made.dimension))
     return _within(dataclasses.replace(made, queries=queries, damping=scale), budget)
 
 
@@ -133,14 +133,14 @@ def stochastic_trust_region(
         query(GradientQuery, clip, clip * of_gradient),
         query(HessianQuery, hessian_clip, of_hessian, isometric=False),
     )
-    scale = base.to_leaf(damping * _spectral_scale(queries[-1], dimension))
+    scale = base.to_leaf(damping * _spectral_scale(queries, dimension))
     made = dataclasses.replace(made, stages=(queries,), damping=(scale,))
     return made if literal else _within(made, budget)
 
 
-def _spectral_scale(query: HessianQuery, dimension: int) -> float:
+def _spectral_scale(queries: tuple, dimension: int) -> float:
     # Noise alike on and off the diagonal has sqrt(2) the spectral norm of the isometric one.
-    return float(query.hessian_stddev) * math.sqrt(2 * dimension) * math.sqrt(2)
+    return float(queries[-1].hessian_stddev) * math.sqrt(2 * dimension) * math.sqrt(2)
 
 
 def _replace_one(budget: PrivacyBudget) -> PrivacyBudget:

@@ -86,6 +86,7 @@ class ErrorBars:
     def refusal(self) -> str | None:
         """Why there are no intervals, or None if there are; on the host, of one training."""
         # A comparison with NaN is false, so that NaN is refused.
+        travelled, shift = float(self.travelled), float(self.shift)
         conditions = {
             "records may have been clipped at the last query: intervals need a loss with proven "
             "constants, clip norms at them, and rows of norm at most 1; of the squared loss, a "
@@ -94,11 +95,10 @@ class ErrorBars:
             "fewer steps or more records), or raise final_radius (in Python)": self.interior,
             "the last noisy Hessian has a direction without curvature: raise epsilon or the "
             "regularization, or take more records": self.definite,
-            "the last step was longer than noise makes it: take more steps": self.travelled
-            <= TRAVELLED,
-            f"the loss is curved too much over the range of the noise ({float(self.shift):.2g} of "
-            f"the noise, above {SHIFT}): raise epsilon or the regularization, or take fewer steps "
-            "or more records": self.shift <= SHIFT,
+            "the last step was longer than noise makes it: take more steps": travelled <= TRAVELLED,
+            f"the loss is curved too much over the range of the noise ({shift:.2g} of the noise, "
+            f"above {SHIFT}): raise epsilon or the regularization, or take fewer steps or more "
+            "records": shift <= SHIFT,
         }
         return next((why for why, holds in conditions.items() if not bool(holds)), None)
 
