@@ -187,17 +187,12 @@ def dp_gradient_descent_with_selection(
     if steps is None:
         steps = theory_steps(problem, clip, step_size, initial_gap)
     steps = _validate.positive_int("steps", steps)
-    alpha = base.positive_leaf("alpha", alpha)
-    usual = objective.hessian_lipschitz
-    rho = base.required("hessian_lipschitz", hessian_lipschitz, usual, objective)
-    curvature = math.sqrt(_validate.normal("hessian_lipschitz", rho) * alpha)
     candidates = _validate.positive_int("candidates", candidates)
     selection = _selection(
         problem,
         selection_epsilon,
         clip_norm=hessian_clip,
-        gradient_tolerance=alpha,
-        curvature_tolerance=base.positive_leaf("sqrt(hessian_lipschitz alpha)", curvature),
+        **_tolerances(objective, alpha, hessian_lipschitz),
         candidates=candidates,
     )
     query = GradientQuery(
@@ -243,6 +238,17 @@ def _selection(
     return SelectionQuery(
         setting=problem.setting, noise_multiplier=multiplier, dimension=problem.dimension, **fields
     )
+
+
+def _tolerances(
+    objective: Objective, alpha: float, hessian_lipschitz: float | None
+) -> dict[str, float]:
+    alpha = base.positive_leaf("alpha", alpha)
+    usual = objective.hessian_lipschitz
+    rho = base.required("hessian_lipschitz", hessian_lipschitz, usual, objective)
+    curvature = math.sqrt(_validate.normal("hessian_lipschitz", rho) * alpha)
+    curvature = base.positive_leaf("sqrt(hessian_lipschitz alpha)", curvature)
+    return {"gradient_tolerance": alpha, "curvature_tolerance": curvature}
 
 
 def _event(query: GradientQuery, steps: int, selection: SelectionQuery | None) -> Event:
