@@ -11,10 +11,13 @@ import math
 from typing import Any
 
 from dpjax.accounting import PrivacyBudget, check_spent, round_up
-from dpjax.algorithms import Algorithm, base, dp_gradient_descent, dp_trust_region
-from dpjax.algorithms.model_step import spectral_scale
-from dpjax.algorithms.stochastic_trust_region import STEPS, dp_stochastic_trust_region
-from dpjax.algorithms.trust_region import region_of
+from dpjax.algorithms import (
+    Algorithm,
+    base,
+    dp_gradient_descent,
+    dp_stochastic_trust_region,
+    dp_trust_region,
+)
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, without_replacement_sampler
 
@@ -79,8 +82,9 @@ def trust_region(
             isometric=False,
         ),
     )
-    kappa = region_of(objective).damping if damping is None else damping
-    scale = base.to_leaf(kappa * spectral_scale(queries, made.dimension))
+    usual = 0.5 if objective.averaged is None else objective.averaged.region.damping
+    kappa = usual if damping is None else damping
+    scale = base.to_leaf(kappa * _spectral_scale(queries, made.dimension))
     return _within(dataclasses.replace(made, queries=queries, damping=scale), budget)
 
 
@@ -91,7 +95,7 @@ def stochastic_trust_region(
     data_size: int,
     dimension: int,
     batch_size: int | None = None,
-    steps: int = STEPS,
+    steps: int = 40,
     damping: float = 0.5,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
@@ -129,9 +133,14 @@ def stochastic_trust_region(
         query(GradientQuery, clip, clip * of_gradient),
         query(HessianQuery, hessian_clip, of_hessian, isometric=False),
     )
-    scale = base.to_leaf(damping * spectral_scale(queries, dimension))
+    scale = base.to_leaf(damping * _spectral_scale(queries, dimension))
     made = dataclasses.replace(made, stages=(queries,), damping=(scale,))
     return made if literal else _within(made, budget)
+
+
+def _spectral_scale(queries: tuple, dimension: int) -> float:
+    # Noise alike on and off the diagonal has sqrt(2) the spectral norm of the isometric one.
+    return float(queries[-1].hessian_stddev) * math.sqrt(2 * dimension) * math.sqrt(2)
 
 
 def _replace_one(budget: PrivacyBudget) -> PrivacyBudget:

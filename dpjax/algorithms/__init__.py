@@ -21,15 +21,17 @@ special to it; one name means one thing in all factories:
   12, or 1 for a robust loss of a residual.
 - ``final_radius``: that of the last iteration, geometric in between; by default 0.5, or ``radius``
   if that is less.
-- ``damping``: kappa in [0, 1]; kappa times the noise's spectral scale is added to the noisy Hessian
-  so that noise is not taken for negative curvature.
+- ``damping``: kappa, at least 0; kappa times the noise's spectral scale is added to the noisy
+  Hessian so that noise is not taken for negative curvature.
 - ``subproblem``: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
   solver of ``trust_region_step``.
-- ``initial_gap``: public bound on L(w0) - min L; by default phi(0) of a margin loss.
+- ``initial_gap``: public bound on L(w0) - min L, which theory sets T by; by default that of w0 = 0,
+  the largest loss of a record at w = 0.
 - ``output``: ``"last"``; ``"random"``, an iterate drawn uniformly from w_1 .. w_T by the run's key,
   after which no step is taken; or ``"average"``, the mean of w_1 .. w_T. All T steps are charged.
-- ``average_decay``: of the average; by default 1, every iterate alike. Below it the average is the
-  plain mean until that is longer than 1 / (1 - average_decay) steps, and decays from then on.
+- ``average_decay``: of ``output="average"``; by default 1, all iterates with equal weights. Below 1
+  the first 1 / (1 - average_decay) steps have equal weights, and from then on older iterates lose
+  weight by that factor a step.
 - ``accountant``: ``"pld"`` or ``"rdp"``.
 - ``beta``: bound on the probability that the certificate fails.
 
@@ -42,7 +44,7 @@ from dpjax.algorithms.certificate import Certificate
 from dpjax.algorithms.descent import Descent, UpdateRule
 from dpjax.algorithms.ending import with_accuracy, with_count
 from dpjax.algorithms.error_bars import ErrorBars
-from dpjax.algorithms.escape import EscapeRule
+from dpjax.algorithms.escape import EscapeRule, gaussian_push
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
@@ -67,7 +69,7 @@ from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
 from dpjax.algorithms.svrg import SvrgEpochs, dp_svrg, dp_svrg_plus_plus
 from dpjax.algorithms.trust_region import dp_trust_region, paper_schedule
 
-# A factory that is not imported above, for want of a line, is here by its row alone.
+# So a new algorithm is one file and one row of the registry; those above are for type checkers.
 globals().update({entry.factory.__name__: entry.factory for entry in ENTRIES})
 
 __all__ = [
@@ -101,6 +103,7 @@ __all__ = [
     "dp_svrg_plus_plus",
     "dp_trust_region",
     "dpagem",
+    "gaussian_push",
     "objective_perturbation",
     "output_perturbation",
     "paper_schedule",

@@ -49,23 +49,18 @@ def dp_adam(
     >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_adam(objectives.logistic(), budget, data_size=7_000, dimension=10, steps=50)
-    >>> release = algorithm.event.releases[0]
-    >>> release.count, round(release.sampling_probability, 3)
-    (50, 0.071)
+    >>> round(algorithm.event.releases[0].sampling_probability, 3)
+    0.071
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, TITLE)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
     query = base.calibrated_query(
-        problem,
-        GradientQuery,
-        steps,
-        clip_norm=clip,
-        batch_size=batch_size,
-        max_batch_size=max_batch_size,
+        problem, GradientQuery, steps, batch_size, max_batch_size, clip_norm=clip
     )
     rate = base.positive_leaf("step_size", step_size)
+    # Noise does not fall as the optimum comes near: steps must, or the iterates keep moving by it.
     final = rate / 300 if final_step_size is None else final_step_size
     rule = AdamSteps(
         step_size=rate,

@@ -24,8 +24,9 @@ Ask = Callable[..., Any]
 
 # One compiled program serves every plan of up to this many steps.
 MAX_STEPS = 2048
-# Defaults of the first-order methods that draw batches.
+# Default of the first-order methods that draw batches.
 STEPS = 600
+# By default no batch is larger, so that the time of a step stays bounded as n grows.
 _LARGEST_BATCH = 16_384
 
 
@@ -40,18 +41,14 @@ class Status(enum.IntEnum):
     @property
     def message(self) -> str:
         """One sentence for people."""
-        return {
-            Status.FIXED_HORIZON: "all planned steps were taken.",
-            Status.STOPPED: "the stopping rule fired; the guarantee is still that of all steps.",
-            Status.NOT_FINITE: (
-                "the parameters are not finite; the budget is spent. Raise epsilon, or lower the "
-                "step size or the radius, before another run."
-            ),
-            Status.EXHAUSTED: (
-                "the records are used up: each is read once, and fewer are left than the next "
-                "batch needs. Use more records, or smaller batches, to take more steps."
-            ),
-        }[self]
+        return (
+            "all planned steps were taken.",
+            "the stopping rule fired; the guarantee is still that of all steps.",
+            "the parameters are not finite; the budget is spent. Raise epsilon, or lower the step "
+            "size or the radius, before another run.",
+            "the records are used up: each is read once, and fewer are left than the next batch "
+            "needs. Use more records, or smaller batches, to take more steps.",
+        )[self]
 
 
 class StepInfo(NamedTuple):
@@ -86,8 +83,8 @@ class Algorithm(AlgorithmBase):
     condition, with ``asked=`` or one that the query has.
 
     A subclass has ``title``, ``queries``, ``event``, ``init`` and ``step``. The other methods are
-    here for a state that has ``params``: all planned steps, the last iterate, no bounds. The fields
-    below are what ``Problem.plan`` returns.
+    defined here for a state that has ``params``: all planned steps, the last iterate, no bounds.
+    The fields below are what ``Problem.plan`` returns.
     """
 
     steps: Array | int
@@ -118,12 +115,9 @@ class Algorithm(AlgorithmBase):
         A selection, which reads Hessians, is not counted, nor noise on what was asked before.
         """
         queries = {query.name: query for query in self.queries}
-        counted = [
-            queries[release.name].evaluations(release.count)
-            for release in self.event.releases
-            if release.name in queries
-        ]
-        return Evaluations(*map(sum, zip(*counted, strict=True)))
+        releases = [release for release in self.event.releases if release.name in queries]
+        counts = [queries[release.name].evaluations(release.count) for release in releases]
+        return Evaluations(*map(sum, zip(*counts, strict=True)))
 
     def init(self, params: Params) -> Any:
         """Returns the first state."""
@@ -135,17 +129,14 @@ class Algorithm(AlgorithmBase):
 
     def done(self, state: Any) -> Array:
         """Returns whether to stop before all steps; a function of released values alone."""
-        del state
         return jnp.asarray(False)
 
     def termination_status(self, state: Any) -> Array:
         """Returns the status of a run that ``done`` ended; a function of released values alone."""
-        del state
         return jnp.asarray(Status.STOPPED)
 
     def finalize(self, key: Array, state: Any, ask: Ask) -> Any:
         """Returns the state after what is asked once, when the steps are over."""
-        del key, ask
         return state
 
     def iterate(self, state: Any) -> Params:
@@ -161,9 +152,9 @@ class Algorithm(AlgorithmBase):
     ) -> tuple[Certificate | None, Params | None]:
         """Returns bounds on the true derivatives, and the parameters they hold at.
 
-        None by default: what a batch or a subspace tells bounds no derivative of the whole.
+        None by default: the answer of a batch or in a subspace bounds no derivative of the mean
+        over all records.
         """
-        del key, state, ask, unit_rows
         return None, None
 
     def error_bars(self, state: Any, unit_rows: bool) -> ErrorBars | None:
@@ -171,12 +162,10 @@ class Algorithm(AlgorithmBase):
 
         None by default: they need gradient and Hessian of all records at one point.
         """
-        del state, unit_rows
         return None
 
     def answers(self, state: Any) -> dict[str, Array]:
         """Returns, by its query, what ``with_accuracy`` and ``with_count`` ask for at the end."""
-        del state
         return {}
 
 
@@ -197,7 +186,7 @@ class SingleQueryAlgorithm(Algorithm):
 
 
 class Problem(NamedTuple):
-    """What every factory is given, checked."""
+    """The arguments that all factories share, checked."""
 
     objective: Objective
     budget: PrivacyBudget
@@ -207,12 +196,13 @@ class Problem(NamedTuple):
 
     @property
     def setting(self) -> Setting:
-        """What every query is made with, of all records."""
+        """The setting of a query that reads all records."""
         relation, dimension = self.budget.relation, self.dimension
         return Setting(self.objective, self.data_size, relation, dimension=dimension)
 
     def plan(self, steps: int, history: int = MAX_STEPS) -> dict[str, Any]:
         """Returns the fields of ``Algorithm``, for a history of at least ``history`` steps."""
+        # Histories of one length share a compiled program, whatever the number of steps.
         return {
             "steps": steps,
             "declared": Declared(self.budget.epsilon, self.budget.delta),
@@ -221,22 +211,17 @@ class Problem(NamedTuple):
             "accountant": self.accountant,
         }
 
-    def check_spent(self, event: Event, least: float = 1.0, advice: str = "use 'pld'.") -> None:
+    def check_spent(self, event: Event, least: float = 1.0) -> None:
         """Raises if ``event``, all that a run releases, exceeds the budget or loses its noise.
 
-        ``least`` is the least noise of a release over the largest; ``advice`` says what the user
-        can do about a budget that is exceeded.
+        ``least`` is the least noise of a release over the largest.
         """
         check_noise(event, least)
-        check_spent(event, self.budget, self.accountant, advice)
+        check_spent(event, self.budget, self.accountant, "use accountant='pld'.")
 
 
 def check_problem(
-    objective: Objective,
-    budget: PrivacyBudget,
-    data_size: int,
-    dimension: int,
-    accountant: str,
+    objective: Objective, budget: PrivacyBudget, data_size: int, dimension: int, accountant: str
 ) -> Problem:
     """Returns the arguments all factories share, or raises naming the one that is wrong."""
     if not isinstance(objective, Objective):
@@ -273,21 +258,29 @@ def clip_norms(
     Raises:
       ValueError: if one is missing and there is neither, or is not above 0.
     """
+    # Constants and defaults both begin with the bounds on gradient and Hessian. A method that asks
+    # for no Hessian passes 1.0 for its norm, so that none is required.
     known: tuple[float | None, ...] = (None, None)
     if objective.constants is not None:
         known = objective.constants[:2]
     elif objective.defaults is not None:
         known = objective.defaults[:2]
     names, norms = ("clip_norm", "hessian_clip_norm"), []
-    for name, given, public in zip(names, (clip_norm, hessian_clip_norm), known, strict=True):
-        value = public if given is None else given
-        if value is None:
-            raise ValueError(
-                f"{name} is required: the objective {objective.name!r} declares no constants to "
-                f"take a default from. Pass {name}=, a bound on one record's part."
-            )
-        norms.append(positive_leaf(name, _validate.clip_norm(name, value)))
+    for name, norm, usual in zip(names, (clip_norm, hessian_clip_norm), known, strict=True):
+        norm = required(name, norm, usual, objective)
+        norms.append(positive_leaf(name, _validate.clip_norm(name, norm)))
     return norms[0], norms[1]
+
+
+def required(name: str, value: float | None, usual: float | None, objective: Objective) -> float:
+    """Returns an argument, by default the objective's constant, or raises if there is neither."""
+    value = usual if value is None else value
+    if value is None:
+        raise ValueError(
+            f"{name} is required: the objective {objective.name!r} declares no constants to take a "
+            f"default from. Pass {name}=."
+        )
+    return value
 
 
 def never_clips(objective: Objective, clip_norm: float) -> bool:
@@ -295,11 +288,9 @@ def never_clips(objective: Objective, clip_norm: float) -> bool:
 
     Constants that a user declares prove nothing, so this is for dpjax's own losses.
     """
-    return (
-        has_proven_constants(objective)
-        and objective.constants is not None
-        and clip_norm >= to_leaf(objective.constants.lipschitz)
-    )
+    constants = objective.constants if has_proven_constants(objective) else None
+    # A clip norm at the constant was rounded to float32, and so is what it is compared with.
+    return constants is not None and clip_norm >= to_leaf(constants.lipschitz)
 
 
 def to_leaf(value: float) -> float:
@@ -336,7 +327,7 @@ def check_noise(event: Event, least: float = 1.0) -> None:
 def initial_gap(objective: Objective, given: float | None) -> float:
     """Returns a public bound on L(w0) - min L at w0 = 0.
 
-    A loss of linear scores that is never negative has a largest value at w = 0 whatever the data,
+    A loss of linear scores that is never negative has at w = 0 a largest value over all records,
     which bounds its mean too; an objective may state another bound among its defaults.
 
     Raises:
@@ -350,6 +341,7 @@ def initial_gap(objective: Objective, given: float | None) -> float:
         raise ValueError(
             "initial_gap is required: a public bound on L(w0) - min L, not read off the data."
         )
+    # At w = 0 all scores are 0, whatever the features; min L is at least 0.
     gap = objective.averaged.at_zero
     if not (math.isfinite(gap) and gap > 0):
         raise ValueError(
@@ -359,14 +351,9 @@ def initial_gap(objective: Objective, given: float | None) -> float:
 
 
 def proximal(objective: Objective) -> bool:
-    """Returns whether the regularizer enters by its proximal operator: it has one, and no gradient.
-
-    >>> from dpjax import objectives
-    >>> proximal(objectives.logistic_l1()), proximal(objectives.logistic_l2())
-    (True, False)
-    """
-    own = objective.regularizer
-    return hasattr(own, "prox") and getattr(own, "smoothness", None) is None
+    """Returns whether the regularizer has a proximal operator and no gradient, as l1 penalties."""
+    regularizer = objective.regularizer
+    return hasattr(regularizer, "prox") and getattr(regularizer, "smoothness", None) is None
 
 
 def check_smooth(objective: Objective, title: str) -> None:
@@ -383,7 +370,6 @@ def calibrated_query(
     problem: Problem,
     kind: Any,
     steps: int,
-    *,
     batch_size: int | None = None,
     max_batch_size: int | None = None,
     **fields: Any,
@@ -394,11 +380,9 @@ def calibrated_query(
       problem: from ``algorithms.base.check_problem``.
       kind: class of the query.
       steps: T.
-      batch_size: expected size of a Poisson batch, or n for all records; by default n / 14, at most
-        16,384.
-      max_batch_size: the most records a batch holds; by default the fewest that delta hardly
-        notices.
-      **fields: what the kind has beside, as its clip norms.
+      batch_size: as in every factory, see ``help(dpjax.algorithms)``.
+      max_batch_size: of a batch, as in every factory.
+      **fields: the other fields of the query, such as its clip norms.
 
     Raises:
       ValueError: for a batch or max_batch_size out of range, noise that float32 cannot hold, or a
@@ -409,6 +393,7 @@ def calibrated_query(
         batch_size = min(max(n // 14, 1), _LARGEST_BATCH)
     sampler = poisson_sampler(batch_size, n, budget, steps, max_batch_size)
     setting = problem.setting.drawn_by(sampler)
+    # How many numbers of noise an answer has decides what drawing them costs.
     draws = kind(setting=setting, noise_multiplier=1.0, **fields).noise_draws
     multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler, draws)
     query = kind(setting=setting, noise_multiplier=multiplier, **fields)

@@ -23,7 +23,7 @@ class AlgorithmBase(HasCard):
     title: str
     """Name for people."""
     queries: tuple[Query, ...]
-    """What is asked of the data, by names that differ; ``ask`` takes these objects."""
+    """All queries, of different names; ``ask`` takes these objects."""
     event: Event
     """Everything a whole run releases; on the host."""
 
@@ -39,8 +39,9 @@ class AlgorithmBase(HasCard):
           ValueError: if delta is out of range, or while tracing.
         """
         check_on_host(self)
+        # Of a batch of algorithms, which ``jax.vmap`` or stacking makes, steps have axes.
         algorithm: Any = self
-        return for_each(self, np.shape(algorithm.steps), lambda one: _epsilon(one, delta))
+        return for_each(self, np.shape(algorithm.steps), lambda single: _epsilon(single, delta))
 
     def _card(self) -> Card:
         algorithm: Any = self
@@ -56,6 +57,14 @@ class AlgorithmBase(HasCard):
             ("accountant", algorithm.accountant),
         )
         return Card(f"Algorithm {algorithm.title}", rows)
+
+
+class Wraps:
+    """What a wrapper of ``algorithm`` does not define, the algorithm does."""
+
+    def __getattr__(self, name: str) -> Any:
+        # While a copy of the wrapper is being made, it has no algorithm yet: no recursion then.
+        return getattr(object.__getattribute__(self, "algorithm"), name)
 
 
 def _epsilon(algorithm: Any, delta: float | None) -> float:
@@ -90,11 +99,7 @@ def for_each(algorithm: Any, batch: tuple[int, ...], read: Callable[[Any], Any])
 
 
 def noise_words(event: Event) -> str:
-    """Returns the multiplier and the standard deviations of each kind of release, on one line.
-
-    >>> noise_words(Event((Release("gradient", 16, noise_multiplier=20.0),), "zero_out"))
-    'gradient 16 times, multiplier 20'
-    """
+    """Returns the multiplier and the standard deviations of each release, on one line."""
     return "; ".join(_release(part) for release in event.releases for part in release.parts())
 
 

@@ -46,7 +46,8 @@ class NoiseBounds:
     Args:
       gradient: the norm of the gradient's noise exceeds this with probability at most beta / 2
         (beta, if no Hessian is released).
-      hessian: so does the largest eigenvalue of the Hessian's noise; None without a Hessian.
+      hessian: the largest eigenvalue of the Hessian's noise exceeds this with probability at most
+        beta / 2; None without a Hessian.
     """
 
     gradient: Array | float
@@ -60,25 +61,21 @@ def certify(
     hessian: Array | None,
     bounds: NoiseBounds,
 ) -> tuple[Array, Array | None]:
-    """Returns upper bound on the gradient norm and lower bound on the smallest eigenvalue.
+    """Returns |g + grad r| + bound, and lambda_min(H + hess r) - bound.
 
-    Both derivatives are noisy data terms at ``params``, the Hessian (p, p) undamped; those of the
-    objective's exact regularizer are added.
-
-    Returns:
-      |g + grad r| + bound, and lambda_min(H + hess r) - bound.
+    g and H (p, p) are noisy derivatives of the data term at ``params``, undamped; r is the
+    objective's regularizer, which is exact.
 
     Privacy: post-processing.
     """
     # In half precision the squares of a small gradient underflow, and the bound with them.
     params, gradient = at_least_float32(params), at_least_float32(gradient)
-    whole = objective.regularize_gradient(gradient, params)
-    norm = optax.tree.norm(whole)
+    norm = optax.tree.norm(objective.regularize_gradient(gradient, params))
     upper = (norm + bounds.gradient) * (1 + _SLACK)
     if hessian is None or bounds.hessian is None:
         return upper, None
-    curvature = objective.regularize_hessian(hessian, params)
-    eigenvalues = jnp.linalg.eigvalsh(curvature)
+    eigenvalues = jnp.linalg.eigvalsh(objective.regularize_hessian(hessian, params))
+    # eigvalsh is off by a part of the largest eigenvalue, which the smallest may be far below.
     rounding = _SLACK * jnp.max(jnp.abs(eigenvalues))
     return upper, eigenvalues[0] - bounds.hessian * (1 + _SLACK) - rounding
 

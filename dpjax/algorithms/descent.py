@@ -34,19 +34,13 @@ class UpdateRule(Protocol):
 
 
 @pytree_dataclass
-class Steps:
-    """Plain steps: step t = 1, 2, ... is -(step_size / t^decay) gradient.
-
-    >>> print(Steps(2.0).update(jnp.ones(2), jnp.zeros((), int), jnp.zeros(2))[0])
-    [-2. -2.]
-    """
+class Steps(UpdateRule):
+    """Plain steps: step t = 1, 2, ... is -(step_size / t^decay) gradient."""
 
     step_size: Array | float
     decay: Array | float = 0.0
 
     def init(self, params: Params) -> Array:
-        """Returns the number of steps taken; int32."""
-        del params
         return jnp.zeros((), jnp.int32)
 
     def rate(self, count: Array) -> Array:
@@ -55,8 +49,6 @@ class Steps:
         return first * (count + 1).astype(first.dtype) ** -jnp.asarray(self.decay, first.dtype)
 
     def update(self, gradient: Params, state: Array, params: Params) -> tuple[Params, Array]:
-        """Returns the step and the steps taken; see ``UpdateRule``."""
-        del params
         rate = self.rate(state)
         return jax.tree.map(lambda g: -rate.astype(g.dtype) * g, gradient), state + 1
 
@@ -69,7 +61,7 @@ class AdamState(NamedTuple):
 
 
 @pytree_dataclass
-class AdamSteps:
+class AdamSteps(UpdateRule):
     """Adam, with a step size that falls geometrically over the planned steps.
 
     Reference: Kingma and Ba (2015), algorithm 1.
@@ -83,14 +75,13 @@ class AdamSteps:
     eps: Array | float
 
     def init(self, params: Params) -> AdamState:
-        """Returns moments of 0, and no step taken."""
         return AdamState(jnp.zeros((), jnp.int32), self._moments().init(params))
 
     def update(
         self, gradient: Params, state: AdamState, params: Params
     ) -> tuple[Params, AdamState]:
-        """Returns the step and the next state; see ``UpdateRule``."""
         direction, moments = self._moments().update(gradient, state.moments, params)
+        # Of a single step the first size is the last one too.
         fraction = state.count / jnp.maximum(jnp.asarray(self.steps) - 1, 1)
         first, last = jnp.asarray(self.step_size), jnp.asarray(self.final_step_size)
         rate = first * (last / first) ** fraction.astype(first.dtype)
@@ -102,24 +93,23 @@ class AdamSteps:
 
 
 @pytree_dataclass
-class OptaxSteps:
+class OptaxSteps(UpdateRule):
     """The steps of an optax optimizer, which is fed the noisy gradient and nothing else."""
 
     optimizer: optax.GradientTransformation = static()
 
     def init(self, params: Params) -> optax.OptState:
-        """Returns the optimizer's first state."""
+        # A state that holds Python numbers would change its types in the loop.
         return jax.tree.map(jnp.asarray, self.optimizer.init(params))
 
     def update(self, gradient: Params, state: Any, params: Params) -> tuple[Params, Any]:
-        """Returns the optimizer's update and its state; see ``UpdateRule``."""
         updates, new = self.optimizer.update(gradient, state, params)
         # optax may return other dtypes than its first state had, which a loop does not allow.
         return updates, jax.tree.map(lambda was, now: jnp.asarray(now, was.dtype), state, new)
 
 
 class OutputState(NamedTuple):
-    """What the choice of the output remembers; released, or drawn without the data."""
+    """The state of an ``OutputRule``; released, or drawn without the data."""
 
     count: Array
     """Steps taken; int32."""
@@ -131,13 +121,7 @@ class OutputState(NamedTuple):
 
 @pytree_dataclass
 class OutputRule:
-    """Which iterate a run publishes; the same in every factory that has ``output``.
-
-    ``"last"`` is the last iterate. ``"random"`` is one drawn uniformly from the T iterates after
-    the start, of the first step's key: no step after it is taken, the noise is that
-    of all T, and so is the event. ``"average"`` is the mean of the iterates after the start, each
-    weighted alike; with a ``decay`` below 1 the weights fall off by that factor a step once the
-    mean is longer than 1 / (1 - decay) steps.
+    """Which iterate a run publishes: ``output`` and ``average_decay`` of the factories.
 
     Privacy: post-processing, and a draw without the data.
     """
@@ -147,11 +131,9 @@ class OutputRule:
 
     def init(self, params: Params) -> OutputState:
         """Returns the state before the first step."""
-        mean = (
-            jax.tree.map(jnp.zeros_like, at_least_float32(params))
-            if self.kind == "average"
-            else None
-        )
+        zeros = jax.tree.map(jnp.zeros_like, at_least_float32(params))
+        mean = zeros if self.kind == "average" else None
+        # Until the first step draws the number, no step is the last.
         never = jnp.asarray(jnp.iinfo(jnp.int32).max, jnp.int32)
         drawn = never if self.kind == "random" else None
         return OutputState(jnp.zeros((), jnp.int32), mean, drawn)
@@ -159,12 +141,10 @@ class OutputRule:
     def update(
         self, key: Array, state: OutputState, iterate: Params, steps: Array | int
     ) -> OutputState:
-        """Returns the state after the step that led to ``iterate``, in float32 at least, of T.
-
-        ``key`` is the step's.
-        """
+        """Returns the state after the step with ``key`` to ``iterate``, in float32 at least."""
         count, mean, drawn = state.count + 1, state.mean, state.drawn
         if mean is not None:
+            # 1 / t is the plain mean's; the other, once larger, that of a decaying one.
             weight = jnp.maximum(1 / count, 1 - jnp.asarray(self.decay, jnp.float32))
             mean = jax.tree.map(lambda m, w: m + weight.astype(w.dtype) * (w - m), mean, iterate)
         if drawn is not None:
@@ -191,27 +171,16 @@ LAST = OutputRule(1.0, "last")
 
 
 def draw_iterate(key: Array, steps: Array | int) -> Array:
-    """Returns the number, from 1 to ``steps``, of the iterate that a stage ends at; int32.
+    """Returns the number, from 1 to ``steps``, of the iterate that a stage or run ends at; int32.
 
-    Args:
-      key: of the first step that it ends.
-      steps: of the stage, or of the whole run.
-
-    Privacy: of the key alone, whose use here no noise shares.
+    Privacy: ``key`` is that of the first step, derived under a name that no noise uses.
     """
     last = jnp.asarray(steps, jnp.int32)
     return jax.random.randint(derive(key, "output", 0), (), 1, last + 1, jnp.int32)
 
 
 def output_rule(output: str, average_decay: float | None = None) -> OutputRule:
-    """Returns the rule that a factory's ``output`` and ``average_decay`` name.
-
-    Raises:
-      ValueError: for an unknown output, or a decay out of range or of what is no average.
-
-    >>> output_rule("average").decay, output_rule("random").kind
-    (1.0, 'random')
-    """
+    """Returns the rule that a factory's ``output`` and ``average_decay`` name."""
     _validate.choice("output", output, OUTPUTS)
     if average_decay is None:
         return OutputRule(1.0, output)
@@ -233,7 +202,7 @@ class LastQuery(NamedTuple):
 
 
 class DescentState(NamedTuple):
-    """What the next step needs: computed from released values, or drawn without the data."""
+    """The state of ``Descent``: computed from released values, or drawn without the data."""
 
     params: Params
     rule: Any
@@ -244,11 +213,7 @@ class DescentState(NamedTuple):
 
 
 class ProximalInfo(NamedTuple):
-    """What the history keeps of a step whose regularizer enters by its proximal operator.
-
-    The norm is that of the data term's gradient; ``gradient_norm``, of other histories, includes
-    the regularizer.
-    """
+    """What the history keeps of a step whose regularizer enters by its proximal operator."""
 
     data_gradient_norm: Array
     """Norm of the noisy gradient of the data term alone, where the step began."""
@@ -283,7 +248,7 @@ class Descent(base.SingleQueryAlgorithm):
 
     @property
     def title(self) -> str:
-        """The name, as it is shown to people."""
+        """Name for people."""
         return self.name
 
     def init(self, params: Params) -> DescentState:
@@ -295,28 +260,27 @@ class Descent(base.SingleQueryAlgorithm):
     def step(
         self, key: Array, state: DescentState, ask: base.Ask
     ) -> tuple[DescentState, StepInfo | ProximalInfo]:
-        """Asks one noisy gradient and applies the update rule to it.
-
-        The regularizer enters by its gradient before, or by its proximal operator after.
-        """
+        # In float32 at least: the prox and the average see the iterate before it is rounded.
         old = at_least_float32(state.params)
         gradient = direction = ask(self.query, state.params)
+        # The regularizer enters by its gradient before, or by its proximal operator after.
         if not self.proximal:
             direction = self.objective.regularize_gradient(gradient, old)
         updates, rule = self.rule.update(direction, state.rule, old)
         new = jax.tree.map(lambda w, u: w + u.astype(w.dtype), old, updates)
         norm, info = optax.tree.norm(direction), StepInfo
         if self.proximal:
+            # The operator needs the step's size, which only ``Steps`` knows.
             assert isinstance(self.rule, Steps)
             new, info = self.objective.prox(new, self.rule.rate(state.rule)), ProximalInfo
             updates = jax.tree.map(jnp.subtract, new, old)
         params = jax.tree.map(lambda w, n: n.astype(w.dtype), state.params, new)
         output = self.outputs.update(key, state.output, new, self.steps)
+        # The certificate is of where the gradient was asked, not of where the step has led.
         last = None if self.bounds is None else LastQuery(state.params, gradient)
         return DescentState(params, rule, output, last), info(norm, optax.tree.norm(updates))
 
     def done(self, state: DescentState) -> Array:
-        """Returns whether the output is determined already, as by reaching the random iterate."""
         return self.outputs.done(state.output)
 
     def output(self, state: DescentState) -> Params:
@@ -325,11 +289,6 @@ class Descent(base.SingleQueryAlgorithm):
     def certify(
         self, key: Array, state: DescentState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
-        """Returns a certificate on the gradient at the last query, and that point; or two None.
-
-        It costs no privacy, as it is computed from what was released.
-        """
-        del key, ask
         if self.bounds is None or state.last_query is None:
             return None, None
         point, gradient = state.last_query

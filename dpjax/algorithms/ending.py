@@ -19,7 +19,7 @@ from dpjax.accounting import (
 )
 from dpjax.accounting import epsilon as epsilon_of
 from dpjax.algorithms import base
-from dpjax.algorithms.card import AlgorithmBase
+from dpjax.algorithms.card import AlgorithmBase, Wraps
 from dpjax.oracles import AccuracyQuery, CountQuery, Query
 
 # Of the training's epsilon: what passing through float32 and the root finders may cost.
@@ -27,12 +27,12 @@ _ROUNDING = 1e-6
 
 
 class EndingState(NamedTuple):
-    """What the next step needs; all of it released."""
+    """The state of a training with a query at the end; all of it released."""
 
     inner: Any
-    """Of the training."""
+    """The state of the training."""
     start: Params | None
-    """Where it began, if that is where the question is asked."""
+    """The starting point, if the query is asked there."""
     answer: Array
     """NaN until the steps are over."""
 
@@ -41,15 +41,15 @@ def _of_training(name: str) -> Callable[..., Any]:
     """A method that hands the training its own state."""
 
     def method(self: Any, *arguments: Any) -> Any:
-        given = (each.inner if isinstance(each, EndingState) else each for each in arguments)
-        return getattr(self.algorithm, name)(*given)
+        states = (value.inner if isinstance(value, EndingState) else value for value in arguments)
+        return getattr(self.algorithm, name)(*states)
 
     return method
 
 
 @pytree_dataclass
-class _Ending(AlgorithmBase):
-    """A training, and one question when its steps are over; made by the functions below."""
+class _Ending(Wraps, AlgorithmBase):
+    """A training, and one query when its steps are over; made by the functions below."""
 
     algorithm: base.Algorithm
     query: Query
@@ -58,10 +58,6 @@ class _Ending(AlgorithmBase):
     done, termination_status, iterate, output, certify, error_bars = map(
         _of_training, ("done", "termination_status", "iterate", "output", "certify", "error_bars")
     )
-
-    def __getattr__(self, name: str) -> Any:
-        # What is not said here, the training says. While a copy is being made it has none yet.
-        return getattr(object.__getattribute__(self, "algorithm"), name)
 
     @property
     def queries(self) -> tuple[Query, ...]:
@@ -77,6 +73,7 @@ class _Ending(AlgorithmBase):
         return EndingState(self.algorithm.init(params), start, jnp.full((), jnp.nan))
 
     def step(self, key: Array, state: EndingState, ask: base.Ask) -> tuple[EndingState, Any]:
+        # The history is the training's: the query at the end adds nothing to it.
         inner, info = self.algorithm.step(key, state.inner, ask)
         return state._replace(inner=inner), info
 
@@ -97,8 +94,8 @@ def with_accuracy(
 ) -> base.Algorithm:
     """Returns a training that also releases the accuracy of its final parameters, with noise.
 
-    Both together stay within the budget, as one event. Of the records that are trained on, so it
-    says whether training worked, and is as optimistic as any training accuracy.
+    Both together stay within the budget, as one event. It is the accuracy on the training records:
+    it says whether training worked, and is optimistic about new ones.
 
     Args:
       make: ``make(budget) -> algorithm``, a factory with all its arguments but the budget.
@@ -110,8 +107,8 @@ def with_accuracy(
       ``accuracy_interval`` a confidence interval around it.
 
     Raises:
-      ValueError: for an epsilon that is not below the budget's, a training that predicts no label,
-        one whose accounting has no room for another question, or as ``make``.
+      ValueError: for an epsilon that is not below the budget's, or a training that predicts no
+        label or whose accounting allows no other query.
 
     Privacy: one more Gaussian mechanism, of sensitivity 1 / n, composed with those of the training.
 
@@ -123,14 +120,16 @@ def with_accuracy(
     >>> [release.name for release in algorithm.event.releases]
     ['gradient_and_hessian', 'accuracy']
     """
-    share = _validate.positive("epsilon of the accuracy", epsilon)
-    multiplier = gaussian_multiplier(dataclasses.replace(budget, epsilon=share), 1, noise_draws=1)
-    if share >= budget.epsilon or multiplier <= gaussian_multiplier(budget, 1, noise_draws=1):
+    epsilon = _validate.positive("epsilon of the accuracy", epsilon)
+    part = dataclasses.replace(budget, epsilon=epsilon)
+    multiplier = gaussian_multiplier(part, 1, noise_draws=1)
+    # Epsilons that differ by less than float32 tells apart have the same multiplier.
+    if epsilon >= budget.epsilon or multiplier <= gaussian_multiplier(budget, 1, noise_draws=1):
         raise ValueError(
             f"epsilon of the accuracy must be below that of the budget, {budget.epsilon:g}, got "
-            f"{share:g}; a tenth of it suffices for thousands of records."
+            f"{epsilon:g}; a tenth of it suffices for thousands of records."
         )
-    return _with(AccuracyQuery, make, budget, multiplier, share)
+    return _with(AccuracyQuery, make, budget, multiplier, epsilon)
 
 
 def with_count(
@@ -142,7 +141,7 @@ def with_count(
     """Returns a training that also releases how many of the declared records count, with noise.
 
     A null record, with a feature that is not finite or a label that the loss does not accept, is
-    left out in silence, and gradients do not show that half of the records are.
+    left out without a warning, which would tell it; gradients do not show if half of them are.
 
     Args:
       make: as in ``with_accuracy``; ``functools.partial(with_accuracy, make)`` is one too.
@@ -154,9 +153,6 @@ def with_count(
     Returns:
       As ``with_accuracy``: the solution's ``counted`` is the share of the declared n records, or
       units, that count, and ``counted_interval`` a confidence interval around it.
-
-    Raises:
-      ValueError: for a share that is not between 0 and 1, or as ``with_accuracy``.
 
     Privacy: one more Gaussian mechanism, of sensitivity 1 / n, composed with those of the training.
 
@@ -180,23 +176,25 @@ def _with(
     multiplier: float,
     alone: float,
 ) -> base.Algorithm:
-    """Returns a training that is made with what a question, ``alone`` in epsilon, leaves it."""
+    """Returns a training within what the query, which by itself spends ``alone``, leaves it."""
     # Exact for Gaussian trainings, so that the answer costs next to nothing; else what is left.
     for spend in (_left_by_gaussians(budget, multiplier), budget.epsilon - alone):
         algorithm = make(dataclasses.replace(budget, epsilon=spend))
         accountant = algorithm.accountant
+        # All records are asked once, however the training draws its batches.
         setting = algorithm.queries[0].setting.of_all
         query = kind(setting=setting, noise_multiplier=multiplier)
         _check_room(algorithm, query.name)
         ending = _Ending(algorithm, query, base.Declared(budget.epsilon, budget.delta))
         if epsilon_of(ending.event, budget.delta, budget.relation, accountant) <= budget.epsilon:
-            return cast(base.Algorithm, ending)  # the rest of which the training says
+            return cast(base.Algorithm, ending)  # by ``Wraps`` it has what an algorithm has
     check_spent(ending.event, budget, accountant, f"lower what the {query.name} spends.")  # raises
     return cast(base.Algorithm, ending)
 
 
 def _left_by_gaussians(budget: PrivacyBudget, multiplier: float) -> float:
     """Returns the epsilon that a Gaussian training may have beside one release."""
+    # Gaussian mechanisms add up in mu^2 = 1 / multiplier^2, exactly.
     mu = 1 / gaussian_multiplier(budget, 1, noise_draws=0)
     left = math.sqrt(mu**2 - multiplier**-2)
     event = Event((Release("training", 1, noise_multiplier=1 / left),), budget.relation)
@@ -204,6 +202,7 @@ def _left_by_gaussians(budget: PrivacyBudget, multiplier: float) -> float:
 
 
 def _check_room(algorithm: base.Algorithm, name: str) -> None:
+    # The accounting of one pass rests on each record entering a single answer.
     if any(release.ends_early for release in algorithm.event.releases):
         raise ValueError(
             f"{algorithm.title} reads each record only once, so it cannot release the {name} of "

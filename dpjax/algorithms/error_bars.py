@@ -15,6 +15,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import at_least_float32
 from dpjax.objectives import Objective
+from dpjax.oracles import SecondOrderAnswer
 
 SHIFT = 0.6
 """Largest bound on the norm of the terms that are left out, over the noise of the gradient. Were it
@@ -84,31 +85,22 @@ class ErrorBars:
     @property
     def refusal(self) -> str | None:
         """Why there are no intervals, or None if there are; on the host, of one training."""
-        if not bool(self.unclipped):
-            return (
-                "records may have been clipped at the last query: intervals need a loss with "
-                "proven constants, clip norms at them, and rows of norm at most 1; of the squared "
-                "loss, a training of one step"
-            )
-        if not bool(self.interior):
-            return (
-                "the last step was cut off by the trust region: reduce the noise (by a larger "
-                "epsilon, fewer steps or more records), or raise final_radius (in Python)"
-            )
-        if not bool(self.definite):
-            return (
-                "the last noisy Hessian has a direction without curvature: raise epsilon or the "
-                "regularization, or take more records"
-            )
-        if not float(self.travelled) <= TRAVELLED:
-            return "the last step was longer than noise makes it: take more steps"
-        if not float(self.shift) <= SHIFT:
-            return (
-                f"the loss is curved too much over the range of the noise ({float(self.shift):.2g} "
-                f"of the noise, above {SHIFT}): raise epsilon or the regularization, or take "
-                "fewer steps or more records"
-            )
-        return None
+        # A comparison with NaN is false, so that NaN is refused.
+        travelled, shift = float(self.travelled), float(self.shift)
+        conditions = {
+            "records may have been clipped at the last query: intervals need a loss with proven "
+            "constants, clip norms at them, and rows of norm at most 1; of the squared loss, a "
+            "training of one step": self.unclipped,
+            "the last step was cut off by the trust region: reduce the noise (by a larger epsilon, "
+            "fewer steps or more records), or raise final_radius (in Python)": self.interior,
+            "the last noisy Hessian has a direction without curvature: raise epsilon or the "
+            "regularization, or take more records": self.definite,
+            "the last step was longer than noise makes it: take more steps": travelled <= TRAVELLED,
+            f"the loss is curved too much over the range of the noise ({shift:.2g} of the noise, "
+            f"above {SHIFT}): raise epsilon or the regularization, or take fewer steps or more "
+            "records": shift <= SHIFT,
+        }
+        return next((why for why, holds in conditions.items() if not bool(holds)), None)
 
     def intervals(self, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Returns lower and upper ends (p,) for the parameters of a training without privacy.
@@ -129,12 +121,12 @@ class ErrorBars:
         return centre - half, centre + half
 
 
+# By default accelerators multiply matrices in 8 to 11 bits: too few to invert B by.
 @jax.default_matmul_precision("highest")
 def error_bars(
     objective: Objective,
     params: Params,
-    gradient: Array,
-    hessian: Array,
+    answer: SecondOrderAnswer,
     multiplier: Array,
     noise: tuple[Any, Any],
     unclipped: Array | bool,
@@ -142,31 +134,26 @@ def error_bars(
     """Returns the error bars of a last step, or None for a loss about which too little is known.
 
     Args:
-      objective: whose exact regularizer is added to the noisy data terms.
+      objective: its exact regularizer is added to the noisy data terms.
       params: w, where they were asked.
-      gradient: noisy data term, (p,).
-      hessian: noisy data term, (p, p), undamped.
+      answer: the noisy data terms, gradient (p,) and undamped Hessian (p, p).
       multiplier: dual variable of the step's subproblem.
       noise: standard deviations of a coordinate of the gradient, and of a diagonal entry of the
         Hessian, in the isometric form.
       unclipped: whether no record can have been clipped at ``params``.
 
     Privacy: post-processing.
-
-    >>> from dpjax.objectives import least_squares
-    >>> bars = error_bars(least_squares(0.0), jnp.zeros(2), jnp.array([-1.0, 0.0]), jnp.eye(2),
-    ...     jnp.array(0.0), (0.01, 0.0), True)
-    >>> [end.round(4).tolist() for end in bars.intervals()]
-    [[0.9804, -0.0196], [1.0196, 0.0196]]
     """
     if objective.averaged is None or not _is_smooth(objective):
         return None
+    gradient, hessian = answer
     of_gradient, of_hessian = noise
     wide = at_least_float32(params)
     flat, unravel = ravel_pytree(wide)
     slope = ravel_pytree(objective.regularize_gradient(unravel(gradient), wide))[0]
     values, vectors = jnp.linalg.eigh(objective.regularize_hessian(hessian, wide))
     definite = values[0] > 0
+    # No step along directions without curvature, where there are no intervals anyway.
     inverse = 1 / jnp.where(values > 0, values, jnp.inf)
     step = -(vectors @ (inverse * (vectors.T @ slope)))
     # Where noise alone moves w, the distance to the minimum is about that of two iterates over
@@ -177,16 +164,17 @@ def error_bars(
     # Of E (w - w*), whose direction is about that of the step: t^2 / 2 (|d|^2 I + d d^T).
     along = step / jnp.sqrt(jnp.maximum(moved[1], jnp.finfo(step.dtype).tiny))
     of_product = of_hessian**2 * square / 2
-    scale = (vectors * inverse[None]) @ vectors.T
-    squared = scale @ scale
-    moving = scale @ along
+    inverted = (vectors * inverse[None]) @ vectors.T  # B^-1
+    squared = inverted @ inverted
+    moving = inverted @ along
     covariance = (of_gradient**2 + of_product) * squared
     covariance = covariance + of_product * moving[:, None] * moving[None]
-    rest = _third_order(objective, flat, noisy, of_gradient**2 * squared)
+    rest = _third_order(objective, flat, noisy, of_gradient**2 * squared)  # the bound on |r|
     return ErrorBars(
         estimate=flat + step,
         covariance=covariance,
         shift=rest / of_gradient,
+        # Of a quadratic loss nothing is left out, however long the step was.
         travelled=jnp.where(rest > 0, moved[0] / (2 * noisy[0]), 0.0),
         interior=multiplier == 0,
         definite=definite,
@@ -211,10 +199,11 @@ def _third_order(objective: Objective, params: Array, noisy: Array, covariance: 
         for factor, size in zip((form.concordance, objective.hessian_lipschitz), noisy, strict=True)
         if factor is not None
     ]
-    of_loss = jnp.minimum(bounds[0], bounds[-1])
+    of_loss = jnp.minimum(bounds[0], bounds[-1])  # one bound may be all there is
     if regularizer is None:
         return of_loss
 
+    # Third derivatives contracted with the covariance: the gradient of one number.
     def curved(point: Array) -> Array:
         return jnp.sum(covariance * jax.hessian(regularizer)(point))
 

@@ -13,7 +13,7 @@ from dpjax.mechanisms import derive
 
 @pytree_dataclass
 class EscapeRule:
-    """How Spider leaves saddles, asked once a step: a pytree, which by itself does nothing.
+    """How Spider leaves saddles, updated once a step: a pytree. This one never pushes.
 
     Privacy: post-processing; a rule sees released values and public coins alone.
     """
@@ -23,7 +23,6 @@ class EscapeRule:
 
     def init(self, params: Params) -> Any:
         """Returns the first state, at the starting point."""
-        del params
         return ()
 
     def update(
@@ -31,28 +30,22 @@ class EscapeRule:
     ) -> tuple[Params, Array, Any]:
         """Returns a push that is added to the gradient, whether there is one, and the next state.
 
-        Args:
-          key: for coins that hide nothing.
-          gradient: the estimate at ``params``, regularizer included.
-          state: the rule's own.
-          params: the iterate that the step leaves.
+        ``gradient`` is the estimate at ``params``, regularizer included; ``key`` is for public
+        coins, which hide nothing.
         """
-        del key, params
         return jax.tree.map(jnp.zeros_like, gradient), jnp.array(False), state
 
     def ended(self, state: Any) -> Array:
         """Returns whether the run is over, before the records are."""
-        del state
         return jnp.array(False)
 
     def output(self, state: Any, params: Params) -> Params:
         """Returns the output of a run without scores, whose last iterate is ``params``."""
-        del state
         return params
 
 
 class KicksState(NamedTuple):
-    """What the next step needs of those before; all of it released."""
+    """The state of ``Kicks``; all of it released."""
 
     frozen: Array
     """Steps until another kick is allowed."""
@@ -62,7 +55,7 @@ class KicksState(NamedTuple):
 
 @pytree_dataclass
 class Kicks(EscapeRule):
-    """A kick where the last gradient was small, which forgets the drift, and then none for a while.
+    """A kick where the last gradient was small, and then none for ``frozen_steps`` steps.
 
     In the paper's notation ``kick`` is zeta, ``kick_threshold`` gamma log^3 and ``frozen_steps``
     Gamma.
@@ -76,12 +69,12 @@ class Kicks(EscapeRule):
 
     def init(self, params: Params) -> KicksState:
         dtype = jnp.result_type(*jax.tree.leaves(at_least_float32(params)))
+        # No kick at the first step, before which there is no gradient to judge by.
         return KicksState(jnp.ones((), jnp.int32), jnp.array(jnp.inf, dtype))
 
     def update(
         self, key: Array, gradient: Params, state: KicksState, params: Params
     ) -> tuple[Params, Array, KicksState]:
-        del params
         kicked = (state.gradient_norm <= self.kick_threshold) & (state.frozen <= 0)
         frozen = jnp.where(kicked, self.frozen_steps, state.frozen - 1).astype(jnp.int32)
         push = gaussian_push(key, gradient, jnp.where(kicked, self.kick, 0.0))
@@ -89,12 +82,13 @@ class Kicks(EscapeRule):
 
 
 def gaussian_push(key: Array, like: Params, length: Array) -> Params:
-    """Returns noise of expected squared norm ``length``^2; it hides nothing and is public coins."""
+    """Returns noise of expected squared norm ``length``^2, from public coins: it hides nothing."""
     leaves, tree = jax.tree.flatten(like)
+    # One key for each leaf, as leaves of equal shapes would get equal noise from one.
     keys = jax.random.split(derive(key, "kick", 0), len(leaves))
     scale = length / sum(leaf.size for leaf in leaves) ** 0.5
-    drawn = [
-        scale.astype(leaf.dtype) * jax.random.normal(one, leaf.shape, leaf.dtype)
-        for one, leaf in zip(keys, leaves, strict=True)
+    noise = [
+        scale.astype(leaf.dtype) * jax.random.normal(key, leaf.shape, leaf.dtype)
+        for key, leaf in zip(keys, leaves, strict=True)
     ]
-    return jax.tree.unflatten(tree, drawn)
+    return jax.tree.unflatten(tree, noise)

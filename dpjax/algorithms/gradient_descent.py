@@ -1,5 +1,6 @@
 """DP-GD (Wang, Ye and Xu 2017, algorithm 4): noisy full-batch gradient descent, the baseline."""
 
+import dataclasses
 import math
 import warnings
 
@@ -51,9 +52,7 @@ def dp_gradient_descent(
         see ``polyak_lojasiewicz_steps``.
       batch_size: expected size of a Poisson batch; by default every record at every step. Then
         there is no certificate, and T does not count the batches' own variance.
-      output: ``"last"``; ``"random"`` for the iterate of theorem 6.3, uniform among w_1 .. w_T and
-        drawn from the run's key, after which no step is taken; or ``"average"`` for the mean of
-        w_1 .. w_T. The noise is that of T steps, and all T are charged.
+      output: as in all factories; ``"random"`` is the iterate of theorem 6.3.
       certify: ``"last_query"`` or None. A proximal step or batches have no certificate.
 
     Privacy: releases T clipped mean gradients with Gaussian noise; every iterate is covered. The
@@ -84,15 +83,12 @@ def dp_gradient_descent(
         given = (problem, clip, step_size, initial_gap)
         steps = theory_steps(*given) if mu is None else polyak_lojasiewicz_steps(*given, mu)
     steps = _validate.positive_int("steps", steps)
+    batch = problem.data_size if batch_size is None else batch_size
     query = base.calibrated_query(
-        problem,
-        GradientQuery,
-        steps,
-        clip_norm=clip,
-        batch_size=problem.data_size if batch_size is None else batch_size,
-        max_batch_size=max_batch_size,
+        problem, GradientQuery, steps, batch, max_batch_size, clip_norm=clip
     )
     beta = _validate.open_unit("beta", beta)
+    # The error of a batch has no bound, and a penalty without a gradient no gradient norm.
     certified = certify is not None and query.sampler.reads_all and not proximal(objective)
     return Descent(
         query=query,
@@ -109,6 +105,7 @@ def dp_gradient_descent(
 
 def noise_bounds(query: GradientQuery, dimension: int, beta: float) -> NoiseBounds:
     """Returns what the norm of the noise exceeds with probability at most ``beta``."""
+    # The norm of p independent normal numbers has a chi distribution.
     noise = float(query.stddev) * chi_quantile(dimension, 1 - beta)
     return NoiseBounds(round_up(noise + CLIP_SLACK * float(query.clip_norm)), None)
 
@@ -124,14 +121,20 @@ def default_step_size(objective: Objective) -> float:
         return 1 / objective.constants.smoothness
     if objective.constants is None and objective.defaults is not None:
         return objective.defaults.step_size
-    if objective.smoothness is None:
-        what = (
-            f"the objective {objective.name!r} declares no constants"
-            if objective.constants is None
-            else f"the regularizer of {objective.name} has neither smoothness nor a prox"
+    if objective.smoothness is None and objective.constants is not None:
+        raise ValueError(
+            f"step_size is required: the regularizer of {objective.name} has neither smoothness "
+            "nor a prox."
         )
-        raise ValueError(f"step_size is required: {what}.")
-    return 1 / objective.smoothness
+    return 1 / base.required("step_size", objective.smoothness, None, objective)
+
+
+def batch_step_size(objective: Objective, step_size: float | None, factor: float) -> float:
+    """Returns a step size, by default ``factor`` over the smoothness of one record's loss."""
+    if step_size is None:
+        # A batch is a part of the data term: the regularizer's smoothness does not count.
+        step_size = factor * default_step_size(dataclasses.replace(objective, regularizer=None))
+    return base.positive_leaf("step_size", step_size)
 
 
 def _warn_if_long(objective: Objective, step_size: float) -> None:
@@ -150,6 +153,7 @@ def theory_steps(
     problem: base.Problem, clip: float, step_size: float, initial_gap: float | None
 ) -> int:
     """Returns the T that minimises theorem 6.3's bound on the mean squared gradient."""
+    # 2 gap / (eta T) + T p sigma_1^2 is least where its terms are equal.
     gap = base.initial_gap(problem.objective, initial_gap)
     best = math.sqrt(2 * gap / (step_size * problem.dimension)) / noise_of_one(problem, clip)
     return int(min(max(round(best), 1), base.MAX_STEPS))
@@ -158,35 +162,31 @@ def theory_steps(
 def polyak_lojasiewicz_steps(
     problem: base.Problem, clip: float, step_size: float, initial_gap: float | None, mu: float
 ) -> int:
-    """Returns the T that minimises theorem 6.2's bound on L(w_T) - min L, constants included.
-
-    For eta at most 1 / M one step leaves at most 1 - mu eta of the gap, and adds M eta^2 p sigma^2
-    / 2, at most eta p sigma^2 / 2. With q = 1 - mu eta and sigma^2 = T sigma_1^2, which T steps
-    cost, the bound is q^T gap + (1 - q^T) T p sigma_1^2 / (2 mu). Its T is about log(2 mu gap / (p
-    sigma_1^2)) / (mu eta), the theorem's; here the least of all up to 2,048 is taken.
-    """
+    """Returns the T up to 2,048 that minimises theorem 6.2's bound on L(w_T) - min L."""
+    # For eta at most 1 / M one step leaves at most q = 1 - mu eta of the gap, and adds at most
+    # M eta^2 p sigma^2 / 2 <= eta p sigma^2 / 2. T steps cost sigma^2 = T sigma_1^2, so that the
+    # bound is q^T gap + (1 - q^T) T p sigma_1^2 / (2 mu). Its least T is about the theorem's,
+    # log(2 mu gap / (p sigma_1^2)) / (mu eta), here with the constants.
     gap = base.initial_gap(problem.objective, initial_gap)
     noise = problem.dimension * noise_of_one(problem, clip) ** 2 / (2 * mu)
     steps = np.arange(1, base.MAX_STEPS + 1)
-    left = max(1 - mu * step_size, 0.0) ** steps
-    return int(steps[np.argmin(left * gap + (1 - left) * steps * noise)])
+    remaining = max(1 - mu * step_size, 0.0) ** steps
+    return int(steps[np.argmin(remaining * gap + (1 - remaining) * steps * noise)])
 
 
 def noise_of_one(problem: base.Problem, clip: float) -> float:
-    """Returns the noise's standard deviation if one full gradient were all that is released.
-
-    For T of them it is sqrt(T) times this.
-    """
+    """Returns the noise's standard deviation if one full gradient were all that is released."""
+    # For T gradients it is sqrt(T) times this.
     query = GradientQuery(setting=problem.setting, noise_multiplier=1.0, clip_norm=clip)
-    one = gaussian_multiplier(problem.budget, 1, noise_draws=problem.dimension)
-    return one * float(query.sensitivity)
+    multiplier = gaussian_multiplier(problem.budget, 1, noise_draws=problem.dimension)
+    return multiplier * float(query.sensitivity)
 
 
 def _check_polyak_lojasiewicz(objective: Objective, mu: float | None) -> float | None:
     if mu is None:
         return None
-    largest = objective.smoothness
-    if _validate.normal("pl_constant", mu) > (math.inf if largest is None else largest):
+    largest = math.inf if objective.smoothness is None else objective.smoothness
+    if _validate.normal("pl_constant", mu) > largest:
         raise ValueError(
             f"pl_constant must be at most {largest:g}, the smoothness of {objective.name}, "
             f"got {mu!r}."

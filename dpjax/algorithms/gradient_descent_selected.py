@@ -12,35 +12,31 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, gumbel_multiplier, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.base import StepInfo, proximal
+from dpjax.algorithms.base import StepInfo
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of
-from dpjax.algorithms.gradient_descent import (
-    default_step_size,
-    noise_bounds,
-    theory_steps,
-)
+from dpjax.algorithms.gradient_descent import default_step_size, noise_bounds, theory_steps
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, Query, SelectionQuery
 
 
 class SelectedState(NamedTuple):
-    """What the next step needs; all of it released."""
+    """The state of DP-GD with selection; all of it released."""
 
     params: Params
     count: Array
     candidates: Params
-    """Candidates: iterates along the way, stacked."""
+    """Iterates along the way, stacked."""
     gradients: Params
-    """The noisy gradients that were asked there, without the regularizer."""
+    """The noisy gradients at the candidates, without the regularizer."""
     norms: Array
     """Norms of these gradients with the regularizer."""
     selected: Array
-    """Place of the selected candidate; known after the last step."""
+    """Index of the selected candidate; known after the last step."""
 
 
 @pytree_dataclass
 class SelectedGradientDescent(base.Algorithm):
-    """Configuration; made by ``dp_gradient_descent_with_selection``."""
+    """Configuration of DP-GD with selection; made by ``dp_gradient_descent_with_selection``."""
 
     query: GradientQuery
     selection: SelectionQuery | None
@@ -64,71 +60,61 @@ class SelectedGradientDescent(base.Algorithm):
     @property
     def event(self) -> Event:
         """``steps`` noisy gradients and at most one selection."""
-        selected = [] if self.selection is None else [self.selection.event(1)]
-        return compose([self.query.event(int(self.steps)), *selected])
+        return _event(self.query, int(self.steps), self.selection)
 
     def init(self, params: Params) -> SelectedState:
-        room, wide = self.candidates, at_least_float32(params)
-
-        def stacked(leaf: Array) -> Array:
-            return jnp.zeros((room, *leaf.shape), leaf.dtype)
-
-        return SelectedState(
-            params,
-            jnp.zeros((), jnp.int32),
-            jax.tree.map(stacked, params),
-            jax.tree.map(stacked, wide),
-            jnp.zeros(room, jnp.result_type(*jax.tree.leaves(wide))),
-            jnp.zeros((), jnp.int32),
+        size, wide = self.candidates, at_least_float32(params)
+        candidates, gradients = jax.tree.map(
+            lambda leaf: jnp.zeros((size, *leaf.shape), leaf.dtype), (params, wide)
         )
+        norms = jnp.zeros(size, jnp.result_type(*jax.tree.leaves(wide)))
+        zero = jnp.zeros((), jnp.int32)
+        return SelectedState(params, zero, candidates, gradients, norms, zero)
 
     def step(
         self, key: Array, state: SelectedState, ask: base.Ask
     ) -> tuple[SelectedState, StepInfo]:
-        del key
         gradient = ask(self.query, state.params)
-        whole = self.objective.regularize_gradient(gradient, at_least_float32(state.params))
-        norm = optax.tree.norm(whole)
-        # Candidates are spread evenly: of every span of steps the last one stays.
+        direction = self.objective.regularize_gradient(gradient, at_least_float32(state.params))
+        norm = optax.tree.norm(direction)
+        # Candidates are spread evenly: of every span of steps the last one stays. The loop ends at
+        # ``max_steps``, also if a plan of more steps was put into the pytree.
         horizon = jnp.minimum(jnp.asarray(self.steps, jnp.int32), self.max_steps)
         filled = jnp.minimum(self.candidates, horizon)
         index = state.count * filled // horizon
 
-        def put(every: Array, new: Array) -> Array:
-            return every.at[index].set(new.astype(every.dtype))
+        def put(stacked: Array, new: Array) -> Array:
+            return stacked.at[index].set(new.astype(stacked.dtype))
 
-        points = jax.tree.map(put, state.candidates, state.params)
+        candidates = jax.tree.map(put, state.candidates, state.params)
         norms = put(state.norms, norm)
         last = state.count + 1 == horizon
         if self.selection is None:
-            # One that is NaN is none.
+            # A norm that is NaN is not comparable, so that argmin could return it.
             known = (jnp.arange(self.candidates) < filled) & (norms >= 0)
-            chosen = jnp.argmin(jnp.where(known, norms, jnp.inf)).astype(jnp.int32)
+            selected = jnp.argmin(jnp.where(known, norms, jnp.inf)).astype(jnp.int32)
         else:
-            # Asked about no candidate before the last step, it reads no record and says nothing.
+            # Asked about no candidate, before the last step, it reads no record and says nothing.
             asked = jnp.where(last, filled, 0)
-            chosen = ask(self.selection, points, gradient_norms=norms, filled=asked)
+            selected = ask(self.selection, candidates, gradient_norms=norms, filled=asked)
         params = jax.tree.map(
-            lambda w, g: w - (self.step_size * g).astype(w.dtype), state.params, whole
+            lambda w, g: w - (self.step_size * g).astype(w.dtype), state.params, direction
         )
         gradients = jax.tree.map(put, state.gradients, gradient)
-        return (
-            SelectedState(params, state.count + 1, points, gradients, norms, chosen),
-            StepInfo(norm, self.step_size * norm),
-        )
+        count = state.count + 1
+        after = SelectedState(params, count, candidates, gradients, norms, selected)
+        return after, StepInfo(norm, self.step_size * norm)
 
     def output(self, state: SelectedState) -> Params:
-        return jax.tree.map(lambda every: every[state.selected], state.candidates)
+        return jax.tree.map(lambda stacked: stacked[state.selected], state.candidates)
 
     def certify(
         self, key: Array, state: SelectedState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
-        """Returns the bound on the gradient norm at the output, for all candidates at once."""
-        del key, ask
         if not self.certified:
             return None, None
         output = self.output(state)
-        gradient = jax.tree.map(lambda every: every[state.selected], state.gradients)
+        gradient = jax.tree.map(lambda stacked: stacked[state.selected], state.gradients)
         upper, _ = certify(self.objective, output, gradient, None, self.bounds)
         scope = scope_of(self.unclipped and unit_rows)
         return Certificate(upper, None, self.beta, "output", scope), output
@@ -158,8 +144,7 @@ def dp_gradient_descent_with_selection(
     Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
 
     Args:
-      budget: what a whole run may spend, selection included.
-      steps: T; by default as ``dp_gradient_descent``. The last gradient is only for choosing.
+      steps: T; by default as ``dp_gradient_descent``. The last gradient is only for the selection.
       step_size: eta; by default 1 / smoothness of the whole objective.
       alpha: tolerance of the second-order point, |gradient| <= alpha and lambda_min >=
         -sqrt(rho alpha).
@@ -173,13 +158,13 @@ def dp_gradient_descent_with_selection(
       certify: ``"output"`` or None.
 
     Returns:
-      A frozen pytree for ``solve``; ``output`` is the selected iterate, one of w_0 .. w_{T-1}.
+      A frozen pytree whose ``output`` is the selected iterate, one of w_0 .. w_{T-1}.
 
-    Privacy: releases T clipped mean gradients with Gaussian noise and one place among K, chosen by
+    Privacy: releases T clipped mean gradients with Gaussian noise and one index among K, chosen by
       the exponential mechanism. The gradient test reuses the released gradients and is free; only
       lambda_min reads records, with sensitivity C_H / n (``replace_one``: 2 C_H / n). The scores
       are wrong by (2 C_H / (n eps_s)) 2 ln(K / b) with probability b at most. Sparse vector would
-      stop at the first success for four times the error: the descent is over when it is asked.
+      stop at the first success for four times the error, but save nothing: the descent is over.
 
     Reference: Wang, Chen and Xu (ICML 2019), the descent and selection that Wang and Xu (2020),
       remark 2, compare with.
@@ -192,22 +177,22 @@ def dp_gradient_descent_with_selection(
     [('gradient', 440), ('selection', 1)]
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
+    # An alpha-SOSP is a point of small gradient, and a set or an l1 penalty has none.
+    base.check_smooth(objective, "DP-GD with selection")
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     if certify not in (None, "output"):
         raise ValueError(f"certify must be 'output' or None, got {certify!r}.")
-    usual = default_step_size(objective) if step_size is None else step_size
-    step_size = _validate.normal("step_size", usual)
+    step_size = default_step_size(objective) if step_size is None else step_size
+    step_size = _validate.normal("step_size", step_size)
     if steps is None:
         steps = theory_steps(problem, clip, step_size, initial_gap)
     steps = _validate.positive_int("steps", steps)
-    tolerances = _tolerances(objective, alpha, hessian_lipschitz)
     candidates = _validate.positive_int("candidates", candidates)
     selection = _selection(
         problem,
         selection_epsilon,
         clip_norm=hessian_clip,
-        gradient_tolerance=tolerances[0],
-        curvature_tolerance=tolerances[1],
+        **_tolerances(objective, alpha, hessian_lipschitz),
         candidates=candidates,
     )
     query = GradientQuery(
@@ -216,7 +201,7 @@ def dp_gradient_descent_with_selection(
         clip_norm=clip,
     )
     beta = _validate.open_unit("beta", beta)
-    made = SelectedGradientDescent(
+    algorithm = SelectedGradientDescent(
         query=query,
         selection=selection,
         step_size=base.positive_leaf("step_size", step_size),
@@ -228,15 +213,16 @@ def dp_gradient_descent_with_selection(
         unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
         **problem.plan(steps),
     )
-    problem.check_spent(made.event)
-    return made
+    problem.check_spent(algorithm.event)
+    return algorithm
 
 
 def _selection(
-    problem: base.Problem, selection_epsilon: float | None, **asked: Any
+    problem: base.Problem, selection_epsilon: float | None, **fields: Any
 ) -> SelectionQuery | None:
-    """Returns the question at the end; None where released gradients alone decide."""
+    """Returns the query at the end; None where released gradients alone decide."""
     budget = problem.budget
+    # A TPU has no float64, which the eigenvalues of the exact Hessians need.
     if selection_epsilon is None and jax.default_backend() != "tpu":
         selection_epsilon = min(budget.epsilon / 10, 1.0)
     if not selection_epsilon:
@@ -250,32 +236,31 @@ def _selection(
     if math.isinf(multiplier):
         raise ValueError(f"no noise reaches epsilon={selection_epsilon:g} of the selection.")
     return SelectionQuery(
-        setting=problem.setting, noise_multiplier=multiplier, dimension=problem.dimension, **asked
+        setting=problem.setting, noise_multiplier=multiplier, dimension=problem.dimension, **fields
     )
 
 
 def _tolerances(
     objective: Objective, alpha: float, hessian_lipschitz: float | None
-) -> tuple[float, float]:
-    if proximal(objective):
-        raise ValueError(
-            f"the regularizer of {objective.name} must be smooth: an alpha-SOSP is a point of "
-            "small gradient, and a set or an l1 penalty has none; take dp_gradient_descent."
-        )
+) -> dict[str, float]:
     alpha = base.positive_leaf("alpha", alpha)
-    if hessian_lipschitz is None:
-        hessian_lipschitz = objective.hessian_lipschitz
-        if hessian_lipschitz is None:
-            raise ValueError(f"hessian_lipschitz is required: {objective.name!r} declares none.")
-    rho = _validate.normal("hessian_lipschitz", hessian_lipschitz)
-    return alpha, base.positive_leaf("sqrt(hessian_lipschitz alpha)", math.sqrt(rho * alpha))
+    usual = objective.hessian_lipschitz
+    rho = base.required("hessian_lipschitz", hessian_lipschitz, usual, objective)
+    curvature = math.sqrt(_validate.normal("hessian_lipschitz", rho) * alpha)
+    curvature = base.positive_leaf("sqrt(hessian_lipschitz alpha)", curvature)
+    return {"gradient_tolerance": alpha, "curvature_tolerance": curvature}
 
 
-def _gradient_multiplier(problem: base.Problem, steps: int, asked: SelectionQuery | None) -> float:
-    selection = [] if asked is None else [asked.event(1)]
+def _event(query: GradientQuery, steps: int, selection: SelectionQuery | None) -> Event:
+    return compose([query.event(steps), *([] if selection is None else [selection.event(1)])])
 
+
+def _gradient_multiplier(
+    problem: base.Problem, steps: int, selection: SelectionQuery | None
+) -> float:
     def event(multiplier: float) -> Event:
+        # The clip norm changes nothing: a multiplier is relative to it.
         unit = GradientQuery(setting=problem.setting, noise_multiplier=multiplier, clip_norm=1.0)
-        return compose([unit.event(steps), *selection])
+        return _event(unit, steps, selection)
 
     return calibrate(event, problem.budget, problem.accountant)

@@ -21,7 +21,7 @@ _STEPS = 12
 
 
 class NewtonState(NamedTuple):
-    """What the next step needs; all of it released."""
+    """The state of DP-Newton; released."""
 
     params: Params
 
@@ -38,7 +38,7 @@ class Newton(base.Algorithm):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """A gradient query, and a direction query that is told its answer."""
+        """The gradient, and its Newton direction."""
         return (self.gradient, self.direction)
 
     @property
@@ -50,18 +50,17 @@ class Newton(base.Algorithm):
         return NewtonState(params)
 
     def step(self, key: Array, state: NewtonState, ask: base.Ask) -> tuple[NewtonState, StepInfo]:
-        """Takes w - step_size (f(H) (gradient + first noise) + second noise)."""
-        del key
+        # w - step_size (f(H) (gradient + first noise) + second noise), algorithm 3.
         wide = at_least_float32(state.params)
-        noisy = ask(self.gradient, state.params)
-        whole, unravel = ravel_pytree(self.objective.regularize_gradient(noisy, wide))
-        # The second noise grows with the gradient's norm, which is known by now.
-        norm = jnp.linalg.norm(whole)
-        along = jnp.where(norm > 0, whole / jnp.where(norm > 0, norm, 1), 0)
+        noisy = self.objective.regularize_gradient(ask(self.gradient, state.params), wide)
+        gradient, unravel = ravel_pytree(noisy)
+        # Asked of the unit vector: the noise then grows with the gradient's norm, which is known.
+        norm = jnp.linalg.norm(gradient)
+        along = jnp.where(norm > 0, gradient / jnp.where(norm > 0, norm, 1), 0)
         direction = ask(self.direction, state.params, along=along)
         move = -self.step_size * norm * direction
         params = jax.tree.map(
-            lambda w, m: w + m.astype(w.dtype), state.params, unravel(move.astype(whole.dtype))
+            lambda w, m: w + m.astype(w.dtype), state.params, unravel(move.astype(gradient.dtype))
         )
         return NewtonState(params), StepInfo(norm, jnp.linalg.norm(move))
 
@@ -91,8 +90,7 @@ def dp_newton(
       steps: T; by default 12.
       modification: ``"add"`` (H + floor I) or ``"clip"`` (eigenvalues below the floor rise to it).
       floor: lambda_0; by default the paper's (trace / (rho n^2))^(1/3), rho the zCDP of one
-        direction, with the Hessian clip norm in place of the trace. The paper estimates the trace
-        at every step, which costs budget and moves its cube root by little.
+        direction, with the Hessian clip norm in place of the trace.
       gradient_share: part of the privacy, as mu^2 of Gaussian differential privacy, that goes to
         the gradients.
       step_size: of the Newton step; 1 is the paper's, smaller is damped.
@@ -116,14 +114,16 @@ def dp_newton(
     base.check_smooth(objective, "DP-Newton")
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
-    share = _validate.open_unit("gradient_share", gradient_share)
-    draws = 2 * problem.dimension
-    whole = gaussian_multiplier(budget, steps, accountant, noise_draws=draws)
-    for_direction = round_up(whole / math.sqrt(1 - share))
+    fraction = _validate.open_unit("gradient_share", gradient_share)
+    draws = 2 * problem.dimension  # a gradient and a direction
+    # 1 / multiplier^2 of Gaussians adds up, as mu^2 does: each part takes its fraction of it.
+    multiplier = gaussian_multiplier(budget, steps, accountant, noise_draws=draws)
+    for_direction = round_up(multiplier / math.sqrt(1 - fraction))
+    # The floor bounds the inverse's sensitivity: the more noise, the higher it pays to lift it.
     if floor is None:
         floor = default_floor(problem, hessian_clip, for_direction)
-    for_gradient = round_up(whole / math.sqrt(share))
-    made = Newton(
+    for_gradient = round_up(multiplier / math.sqrt(fraction))
+    algorithm = Newton(
         gradient=GradientQuery(
             setting=problem.setting, noise_multiplier=for_gradient, clip_norm=clip
         ),
@@ -138,12 +138,13 @@ def dp_newton(
         step_size=base.positive_leaf("step_size", step_size),
         **problem.plan(steps, MAX_STEPS),
     )
-    problem.check_spent(made.event)
-    return made
+    problem.check_spent(algorithm.event)
+    return algorithm
 
 
 def default_floor(problem: base.Problem, hessian_clip: float, multiplier: float) -> float:
     """Returns the paper's floor, with a public bound on the trace of the Hessian."""
-    # zCDP of one direction is 1 / (2 multiplier^2), for records that move the mean by 1 / n.
+    # The paper estimates the trace at every step, which costs budget and moves its cube root by
+    # little. zCDP of one direction is 1 / (2 multiplier^2), for records that move the mean by 1/n.
     moved = problem.setting.sampler.scale(multiplier, problem.budget.relation)
     return (2 * hessian_clip * moved**2) ** (1 / 3)

@@ -14,6 +14,7 @@ TITLE = "PrGD (ball noise)"
 _STEPS = 10
 # Of delta, set aside: as a leaf it is rounded to float32, and printed to one part in 10^7.
 _ROUNDING = 2e-7
+# Noise of a larger multiplier would come near the end of float32's range.
 _LARGEST = 2.0**100
 
 
@@ -35,33 +36,26 @@ def perturbed_gradient_descent(
 ) -> Descent:
     """Returns gradient descent with noise uniform in a ball: a baseline, useless beside Gaussians.
 
-    At the same delta and epsilon = 1 Gaussian noise is 10^4 times smaller: for work take
-    ``dp_gradient_descent`` or ``dp_sgd``. This is the method of the paper, so that it can
-    be compared with.
+    At the same delta and epsilon = 1 Gaussian noise is 10^4 times smaller: to train a model take
+    ``dp_gradient_descent`` or ``dp_sgd``. This is the paper's method, for comparisons.
 
     Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
 
     Args:
       budget: what a whole run may spend. The noise is calibrated to its delta alone; the guarantee
         is (0, delta), and so holds at every epsilon.
-      dimension: number of parameters d; delta depends on it.
-      batch_size: expected size of a Poisson batch; by default 1, as the paper's. ``data_size``
-        asks every record at every step.
+      batch_size: by default 1, as the paper's.
       steps: T; by default 10, as the radius grows with T.
       step_size: by default such that the noise alone moves the parameters by about 1 in all, and at
         most 1 / smoothness.
       radius: of the ball, in the units of the mean gradient; by default the smallest that delta
         allows. The paper's is 1.0.
-      clip_norm: bound C on one record's gradient; by default the objective's Lipschitz constant.
-        The paper's distance of gradients D is 2 C under ``replace_one`` and C elsewhere.
+      clip_norm: as in all factories, C. The paper's distance of gradients D is 2 C under
+        ``replace_one`` and C elsewhere.
       noise: ``"ball"``. Noise from its surface, the sphere, has no privacy at all and is refused.
       acknowledge_weak_delta: True allows a delta above 1/n, which publishing a random record in
         full would meet.
       accountant: ``"pld"``, the closed form; ball noise has no Renyi divergence.
-
-    Raises:
-      ValueError: for an argument out of range, a delta above 1/n that is not acknowledged, a radius
-        of half the sensitivity or less or one that exceeds the budget, or noise from the sphere.
 
     Privacy: releases T clipped mean gradients with ball noise, each of its own Poisson batch. It is
       (0, 1 - (1 - q delta_1)^T)-private, exactly: with up to that probability an answer shows for
@@ -85,7 +79,7 @@ def perturbed_gradient_descent(
     steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
     n, dimension = problem.data_size, problem.dimension
     sampler = poisson_sampler(batch_size, n, budget, steps, max_batch_size)
-    asked = BallQuery(
+    unit = BallQuery(
         setting=problem.setting.drawn_by(sampler),
         noise_multiplier=1.0,
         clip_norm=clip,
@@ -93,18 +87,19 @@ def perturbed_gradient_descent(
     )
     if radius is None:
         # What overflowing batches cost of delta, at epsilon 0.
-        left = (1 - _ROUNDING) * budget.delta - 2 * steps * sampler.overflow
-        share = ball_share(left, steps, sampler.probability)
-        multiplier = ball_radius(1.0, share, dimension)
+        delta = (1 - _ROUNDING) * budget.delta - 2 * steps * sampler.overflow
+        multiplier = ball_radius(1.0, ball_share(delta, steps, sampler.probability), dimension)
     else:
-        multiplier = base.positive_leaf("radius", radius) / float(asked.sensitivity)
+        multiplier = base.positive_leaf("radius", radius) / float(unit.sensitivity)
+    # A coordinate of a uniform point in the ball has standard deviation radius / sqrt(d + 2).
     multiplier = round_up(multiplier / math.sqrt(dimension + 2))
     if multiplier > _LARGEST:
         raise ValueError(f"delta={budget.delta:g} is too small for any noise here; raise it.")
-    query = dataclasses.replace(asked, noise_multiplier=multiplier)
+    query = dataclasses.replace(unit, noise_multiplier=multiplier)
     base.check_noise(query.event(steps))
     _check_delta(query.event(steps), budget)
     if step_size is None:
+        # T steps of independent noise move the parameters by sqrt(T) times one.
         step_size = 1 / (float(query.radius) * math.sqrt(steps))
         if objective.constants is not None:
             step_size = min(step_size, 1 / objective.constants.smoothness)
@@ -122,8 +117,8 @@ def _check_choices(
         )
     if noise == "gaussian":
         raise ValueError(
-            "noise='gaussian' is not implemented here; use "
-            "dp_gradient_descent(batch_size=...) or dp_sgd."
+            "noise='gaussian' is not implemented here; use dp_gradient_descent(batch_size=...) or "
+            "dp_sgd."
         )
     _validate.choice("noise", noise, ("ball",))
     if accountant == "rdp":
@@ -141,8 +136,8 @@ def _check_choices(
 def _check_delta(event: Event, budget: PrivacyBudget) -> None:
     if epsilon(event, (1 - _ROUNDING) * budget.delta, budget.relation) > 0:
         (release,) = event.releases
-        found = release.certain_delta + 2 * event.failure_probability
+        delta = release.certain_delta + 2 * event.failure_probability
         raise ValueError(
-            f"this noise gives delta {found:.4g} at every epsilon ({budget.relation}), over the "
+            f"this noise gives delta {delta:.4g} at every epsilon ({budget.relation}), over the "
             f"budget of {budget.delta:g}; raise the radius, or leave it out."
         )

@@ -12,22 +12,22 @@ from dpjax.algorithms import base
 from dpjax.objectives import L2, Objective, margin_derivatives
 from dpjax.oracles import MinimizerQuery, ObjectiveQuery, Query, Setting, iterations_of
 
-# What stopping short of the minimum may add to the sensitivity, as a part of it.
+# What stopping short of the minimum may add to the sensitivity, as a fraction of it.
 _SHORT = 1e-3
-# Of epsilon and of delta, what hiding the distance from the exact minimum may cost.
+# The fraction of epsilon and of delta that hiding the distance from the exact minimum may cost.
 _SHARE = 1e-3
-# That distance over the noise's own scale, so that the noise which hides it is small beside it.
+# That distance over the scale of the noise, so that the noise which hides it is small beside it.
 _NEAR = 1e-6
 
 
 class MinimizerState(NamedTuple):
-    """What the next step needs; all of it released."""
+    """The start, and after the only step the noisy minimiser."""
 
     params: Params
 
 
 class MinimizerInfo(NamedTuple):
-    """What a person watches; all of it released."""
+    """Metrics of the only step; released."""
 
     step_norm: Array
     """Distance of what was released from the start."""
@@ -46,7 +46,6 @@ class Perturbation(base.SingleQueryAlgorithm):
     def step(
         self, key: Array, state: MinimizerState, ask: base.Ask
     ) -> tuple[MinimizerState, MinimizerInfo]:
-        del key
         answer = ask(self.query, state.params)
         moved = jnp.linalg.norm(answer - state.params.astype(answer.dtype))
         return MinimizerState(answer.astype(state.params.dtype)), MinimizerInfo(moved)
@@ -63,23 +62,16 @@ def output_perturbation(
     """Returns output perturbation: the minimiser of a strongly convex objective plus noise, once.
 
     The noise has standard deviation about G / (n mu) times the multiplier of one Gaussian: strong
-    regularization is what keeps it small, and what moves the minimum.
+    regularization keeps it small, but moves the minimum.
 
     Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
 
     Args:
       objective: a convex loss of the margin with constants, such as ``logistic_l2``; its
-        regularizer must be ``L2`` of a strength mu above 0. Features longer than 1 are scaled to
-        length 1 behind the door, so that G and M hold: it is their objective that is minimised.
+        regularizer must be ``L2`` of a strength mu above 0. The query scales features longer than
+        1 to length 1, so that G and M hold, and minimises the objective of the scaled records.
       budget: what the release may spend, between data sets of the same public n (not
         ``"add_or_remove_one"``, under which no number of steps is sure to find the minimum).
-
-    Returns:
-      A frozen pytree for ``solve``: one step, which asks for the noisy minimiser.
-
-    Raises:
-      ValueError: for an objective that is not known to be strongly convex, an argument out of
-        range, or a budget that no noise reaches.
 
     Privacy: releases one vector by the Gaussian mechanism. For a margin of your own its convexity,
       and that M bounds phi'', are yours to prove: here they are only checked at many margins. G is
@@ -97,6 +89,7 @@ def output_perturbation(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     check_ridge(objective)
+    # Both of two neighbouring minimisers may be missed, each by half of what is allowed.
     short = problem.setting.sampler.scale(_SHORT / 2, budget.relation)
     query = MinimizerQuery(
         setting=exact_setting(problem, objective),
@@ -123,9 +116,6 @@ def objective_perturbation(
     with the margin, and mu be M / (n (e^(epsilon/2) - 1)) at least, below which a ``ValueError`` is
     raised. ``accountant`` is ``"pld"``; no Renyi bound is known.
 
-    Returns:
-      A frozen pytree for ``solve``: one step, which asks for the perturbed minimiser.
-
     Privacy: releases one vector. For a margin of your own, that it is convex, falls, and has
       curvature M at most is yours to prove: here it is only checked at many margins. G is enforced
       by cutting the slope. See ``ObjectiveQuery``.
@@ -147,6 +137,7 @@ def objective_perturbation(
         )
     check_ridge(objective)
     _check_falling(problem)
+    # The proof is of the exact minimum: noise of its own hides how far the iterate is from it.
     small = PrivacyBudget(_SHARE * budget.epsilon, _SHARE * budget.delta, budget.relation)
     near = problem.setting.sampler.scale(_NEAR, budget.relation)
 
@@ -164,15 +155,13 @@ def objective_perturbation(
     def event(scale: float) -> Event:
         return query(scale).event(1)
 
-    asked = query(calibrate(event, budget, accountant))
-    return one_release(problem, asked, "objective perturbation")
+    calibrated = query(calibrate(event, budget, accountant))
+    return one_release(problem, calibrated, "objective perturbation")
 
 
 def exact_setting(problem: base.Problem, objective: Objective) -> Setting:
-    """Returns the setting with the objective as it was given.
-
-    It is structure of these queries, so no number of it becomes a leaf in float32.
-    """
+    """Returns the setting with the objective in float64, as it was passed."""
+    # In these queries it is structure: no number of it becomes a leaf in float32.
     return dataclasses.replace(problem.setting, objective=objective)
 
 
@@ -183,11 +172,7 @@ def one_release(problem: base.Problem, query: Query, title: str) -> Perturbation
 
 
 def check_ridge(objective: Objective) -> None:
-    """Raises unless the objective is a convex margin loss with a squared norm beside it.
-
-    >>> from dpjax import objectives
-    >>> check_ridge(objectives.logistic_l2(1e-3))
-    """
+    """Raises unless the objective is a convex margin loss plus a squared norm."""
     if objective.margin is None or objective.constants is None:
         raise ValueError(
             f"{objective.name} needs a margin and constants: they bound the sensitivity of its "
@@ -200,6 +185,7 @@ def check_ridge(objective: Objective) -> None:
             f"{objective.name} must be strongly convex by the regularizer L2(strength) with a "
             f"strength above 0, got {regularizer!r}; its noise is G / (n strength)."
         )
+    # Checked at many margins, which proves nothing: the docstrings say whose proof it is.
     _, second = margin_derivatives(objective.margin)
     lowest, highest = float(second.min()), float(second.max())
     room = 1 + 1e-6
@@ -219,6 +205,8 @@ def _check_falling(problem: base.Problem) -> None:
             f"{first.max():g} was found; use output_perturbation."
         )
     smoothness = objective.constants.smoothness  # pyright: ignore[reportOptionalMemberAccess]
+    # One record moves the Hessian by rank 1, and its determinant by a factor of 1 + M / (n mu) at
+    # most: that is e^(epsilon / 2) here. Beyond 709 expm1 overflows.
     least = smoothness / (problem.data_size * math.expm1(min(budget.epsilon / 2, 700)))
     strength = objective.regularizer.strength  # pyright: ignore[reportOptionalMemberAccess]
     if strength < least:

@@ -96,19 +96,18 @@ class Entry:
     one_release: bool = False
 
 
-_HALF = Example(settings={"batch_size": 32})
+_HALF = Example(settings={"batch_size": 32})  # of its 64 records
 # What a private search draws from, for the weights of linear models on rows of norm 1.
 _RADII: dict[str, tuple[float, ...]] = {"radius": (3.0, 12.0, 48.0), "damping": (0.25, 1.0)}
-# Audits with 1 record in 5, or in 2, in a batch; and a pass of four segments, of 10 + 3 x 5 records
-# each: steps have length 1 and differences of five records, at which the canary, whose gradient
-# turns around at every step, may move as much as in a gradient of ten.
+# Audits with 1 record in 5, or in 2, in a batch; and a pass in segments of 10 + 3 x 5 records each:
+# steps have length 1 and differences of five records, at which the canary, whose gradient turns
+# around at every step, may move as much as in a gradient of ten.
 _FIFTHS: dict[str, Any] = {"batch_size": 2, "clip_norm": 1.0}
 _HALVES: dict[str, Any] = {"batch_size": 5, "clip_norm": 1.0}
 _CLIPS = {"clip_norm": 1.0, "hessian_clip_norm": 3.0}
 _SEGMENTS: dict[str, Any] = {
     "batch_size": 10,
     "step_size": 1.0,
-    "steps": 16,
     "clip_norm": 1e-3,
     "smoothness": 0.495 * 1e-3,
     "hessian_lipschitz": 1.0,
@@ -117,7 +116,7 @@ _SEGMENTS: dict[str, Any] = {
 
 
 def _anchored(epochs: int, epoch_length: int) -> Scenario:
-    """Far from the anchor, whose gradient has turned, the canary moves by all that is allowed."""
+    # Far from the anchor, whose gradient has turned, the canary moves by all that is allowed.
     of_epochs = {"epochs": epochs, "epoch_length": epoch_length}
     settings = _FIFTHS | {"step_size": 2.0, "smoothness": 0.01} | of_epochs
     return Scenario(settings=settings, data_size=10, dimension=5)

@@ -13,31 +13,31 @@ from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, parallel
 from dpjax.algorithms import base
 from dpjax.algorithms import spider_theory as theory
-from dpjax.algorithms.certificate import Certificate, NoiseBounds
-from dpjax.algorithms.escape import EscapeRule, Kicks
+from dpjax.algorithms.certificate import Certificate, NoiseBounds, scope_of
+from dpjax.algorithms.escape import EscapeRule
 from dpjax.objectives import Objective
 from dpjax.oracles import LEAST, EstimateQuery, Evaluations, Query, ScoreQuery, Scores
 
 
 class SpiderState(NamedTuple):
-    """What the next step needs; all of it released."""
+    """The state of Spider; all of it released."""
 
     params: Params
     previous: Params
-    """Where the estimate is known: the iterate before."""
+    """The iterate before, to which the estimate belongs."""
     estimate: Params
     """Sum of the noisy increments of this segment: the gradient there, without the regularizer."""
     drift: Array
-    """M times the way gone since the estimate was renewed; infinite before the first."""
+    """M times the length of the path since the estimate was renewed; infinite before the first."""
     used: Array
-    """Records read; the places before this one in their order."""
+    """Number of records read: the position of the next one in the random order."""
     refresh: Array
-    """Whether the next question is for the gradient itself."""
+    """Whether the next step asks for the gradient itself, and not for how it changed."""
     size: Array
-    """How many records it reads: one number, whoever needs it."""
+    """How many records the next step reads."""
     segment: Array
     leaf: Array
-    """Place of the last increment in its segment."""
+    """Index of the last increment in its segment."""
     count: Array
     """Steps taken; int32."""
     escape: Any
@@ -49,12 +49,12 @@ class SpiderState(NamedTuple):
     span_start: Array
     """Records that were read before its span."""
     scores: Scores
-    """What was released of the candidates when the steps were over."""
+    """Noisy scores of the candidates, released when the steps are over."""
     chosen: Array
 
 
 class SpiderInfo(NamedTuple):
-    """What a person watches; all of it released."""
+    """Metrics of a step; all of it released."""
 
     gradient_norm: Array
     """Norm of the estimated gradient, regularizer included, before any kick."""
@@ -65,9 +65,9 @@ class SpiderInfo(NamedTuple):
     used: Array
     """Records read so far."""
     drift: Array
-    """M times the way gone since the estimate was renewed, before this step."""
+    """M times the length of the path since the estimate was renewed, before this step."""
     refreshed: Array
-    """1 where the gradient itself was asked, 0 where how it changed."""
+    """1 where the gradient itself was asked, 0 where its change was."""
     kicked: Array
     """1 where noise was added to leave a saddle."""
 
@@ -99,49 +99,46 @@ class Spider(base.Algorithm):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """The estimate, and the scores of the records that are kept for them."""
+        """The estimate, and the scores on records of their own."""
         return (self.estimate,) if self.score is None else (self.estimate, self.score)
 
     @property
     def event(self) -> Event:
-        """One Gaussian mechanism to each record, whichever question it is asked."""
-        (whole,) = self.estimate.event(1).releases
+        """To each record one Gaussian mechanism, as it enters one answer at most."""
+        (release,) = self.estimate.event(1).releases
         if self.score is not None:
             (scores,) = self.score.event(1).releases
-            whole = parallel("single_pass", (whole, scores))
-        return Event((whole,), self.relation)
+            release = parallel("single_pass", (release, scores))
+        return Event((release,), self.relation)
 
     @property
     def evaluations(self) -> Evaluations:
-        """The most gradients of one record that a run computes; on the host."""
+        # The event is one release of both queries, which the base class would not find by name.
         counted = [query.evaluations(1) for query in (self.estimate, self.score) if query]
         return Evaluations(*map(sum, zip(*counted, strict=True)))
 
     def init(self, params: Params) -> SpiderState:
         wide = at_least_float32(params)
         dtype = jnp.result_type(*jax.tree.leaves(wide))
-        zero, room = jnp.zeros((), jnp.int32), self._candidates
+        zero, k = jnp.zeros((), jnp.int32), self._candidates
+        names = "used", "leaf", "count", "newest", "span_start", "chosen"
         return SpiderState(
-            params,
-            params,
-            jax.tree.map(jnp.zeros_like, wide),
-            jnp.array(jnp.inf, dtype),
-            zero,
-            jnp.array(True),
-            jnp.asarray(self.estimate.batch_size, jnp.int32),
-            zero - 1,
-            zero,
-            zero,
-            self.escape.init(params),
-            jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (room, *leaf.shape)), params),
-            zero,
-            zero,
-            Scores(jnp.zeros(room, dtype), jnp.zeros(room, dtype)),
-            zero,
+            params=params,
+            previous=params,
+            estimate=jax.tree.map(jnp.zeros_like, wide),
+            drift=jnp.array(jnp.inf, dtype),
+            refresh=jnp.array(True),
+            size=jnp.asarray(self.estimate.batch_size, jnp.int32),
+            segment=zero - 1,  # the first step opens segment 0
+            escape=self.escape.init(params),
+            candidates=jax.tree.map(lambda w: jnp.broadcast_to(w, (k, *w.shape)), params),
+            scores=Scores(jnp.zeros(k, dtype), jnp.zeros(k, dtype)),
+            **dict.fromkeys(names, zero),
         )
 
     def step(self, key: Array, state: SpiderState, ask: base.Ask) -> tuple[SpiderState, SpiderInfo]:
-        """Lines 4 to 15: renew or update the estimate, kick at a saddle, and move."""
+        # Lines 4 to 15: renew or update the estimate, kick at a saddle, and move.
+        # Both were settled by the step before, so that ``done`` could see if records are left.
         refresh, size = state.refresh, state.size
         segment = state.segment + refresh.astype(jnp.int32)
         leaf = jnp.where(refresh, 0, state.leaf + 1)
@@ -155,27 +152,25 @@ class Spider(base.Algorithm):
             segment=segment,
             leaf=leaf,
         )
+        # A gradient replaces the estimate, a difference adds to it.
         estimate = jax.tree.map(
             lambda old, new: jnp.where(refresh, 0, old) + new.astype(old.dtype),
             state.estimate,
             increment,
         )
-        whole = self.objective.regularize_gradient(estimate, at_least_float32(state.params))
-        push, kicked, escape = self.escape.update(key, whole, state.escape, state.params)
+        old = at_least_float32(state.params)
+        gradient = self.objective.regularize_gradient(estimate, old)
+        push, kicked, escape = self.escape.update(key, gradient, state.escape, state.params)
         forgets = refresh | (kicked & self.escape.forgets_drift)
         drift = jnp.where(forgets, 0, state.drift)
-        move = jax.tree.map(lambda g, z: -self.step_size * (g + z).astype(g.dtype), whole, push)
+        move = jax.tree.map(lambda g, z: -self.step_size * (g + z).astype(g.dtype), gradient, push)
         moved = jax.tree.map(lambda w, m: w + m.astype(w.dtype), state.params, move)
-        length = optax.tree.norm(
-            jax.tree.map(jnp.subtract, at_least_float32(moved), at_least_float32(state.params))
-        )
+        # Of the parameters as they are rounded: the next difference is taken between these.
+        length = optax.tree.norm(jax.tree.map(jnp.subtract, at_least_float32(moved), old))
         used = state.used + size
         newest, span_start = self._candidate(state, used)
-        info = SpiderInfo(
-            optax.tree.norm(whole),
-            length,
-            *(value.astype(length.dtype) for value in (size, used, drift, refresh, kicked)),
-        )
+        metrics = (value.astype(length.dtype) for value in (size, used, drift, refresh, kicked))
+        info = SpiderInfo(optax.tree.norm(gradient), length, *metrics)
         state = state._replace(
             params=moved,
             previous=state.params,
@@ -200,7 +195,6 @@ class Spider(base.Algorithm):
         return self.estimate.smoothness * length
 
     def done(self, state: SpiderState) -> Array:
-        """Returns whether the escape rule says so, or the next question needs more records."""
         return self.escape.ended(state.escape) | (state.size > self._last - state.used)
 
     def termination_status(self, state: SpiderState) -> Array:
@@ -208,28 +202,23 @@ class Spider(base.Algorithm):
         return jnp.where(ended, base.Status.STOPPED, base.Status.EXHAUSTED)
 
     def finalize(self, key: Array, state: SpiderState, ask: base.Ask) -> SpiderState:
-        """Returns the state with all candidates' scores, and the last alpha-SOSP chosen.
-
-        If none looks like one, the nearest to it: the least max(|g| / alpha, -lambda_min /
-        sqrt(rho alpha)).
-        """
-        del key
         if self.score is None:
             return state
         filled = state.newest + 1
         scores = ask(self.score, state.candidates, filled=filled)
         scores = jax.tree.map(lambda new, old: new.astype(old.dtype), scores, state.scores)
         gradient, curvature = self.tolerances
+        # At most 1 for an alpha-SOSP, up to noise: |g| <= alpha, lambda_min >= -sqrt(rho alpha).
         worst = jnp.maximum(scores.gradient_norm / gradient, -scores.min_eigenvalue / curvature)
-        place = jnp.arange(self._candidates)
-        worst = jnp.where(place < filled, worst, jnp.inf)
+        index = jnp.arange(self._candidates)
+        worst = jnp.where(index < filled, worst, jnp.inf)
         # Theory knows no better or worse among alpha-SOSPs; descent does, and the last is lowest.
-        last = jnp.max(jnp.where(worst <= 1, place, -1))
+        # If none looks like one, the nearest to it is chosen.
+        last = jnp.max(jnp.where(worst <= 1, index, -1))
         chosen = jnp.where(last >= 0, last, jnp.argmin(worst)).astype(jnp.int32)
         return state._replace(scores=scores, chosen=chosen)
 
     def output(self, state: SpiderState) -> Params:
-        """Returns the chosen candidate; without scores what the escape rule says."""
         if self.score is None:
             return self.escape.output(state.escape, state.params)
         return jax.tree.map(lambda all: all[state.chosen], state.candidates)
@@ -237,14 +226,13 @@ class Spider(base.Algorithm):
     def certify(
         self, key: Array, state: SpiderState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
-        """Returns the bounds at the output, on the mean over the records kept for the scores."""
-        del key, ask
+        # The scores are means over the records kept for them, and so is what the bounds hold for.
         if self.bounds is None or self.bounds.hessian is None:
             return None, None
         upper = state.scores.gradient_norm[state.chosen] + self.bounds.gradient
         lower = state.scores.min_eigenvalue[state.chosen] - self.bounds.hessian
-        whose = "objective" if self.unclipped and unit_rows else "clipped objective"
-        scope = f"{whose} on the {self._kept:,} records kept for it"
+        count = self.estimate.data_size - self._last
+        scope = f"{scope_of(self.unclipped and unit_rows)} on the {count:,} records kept for it"
         return Certificate(upper, lower, self.beta, "output", scope), self.output(state)
 
     @property
@@ -252,32 +240,30 @@ class Spider(base.Algorithm):
         return self.estimate.sampler.last
 
     @property
-    def _kept(self) -> int:
-        return self.estimate.data_size - self._last
-
-    @property
     def _candidates(self) -> int:
         return 1 if self.score is None else self.score.candidates
 
     def _next(self, state: SpiderState) -> tuple[Array, Array]:
-        """Whether the next question is for the gradient, and how many records it reads."""
-        whole = jnp.asarray(self.estimate.batch_size, jnp.int32)
+        """Whether the next step asks for the gradient, and how many records it reads."""
+        batch = jnp.asarray(self.estimate.batch_size, jnp.int32)
         if self.difference_size is None:
             size = self.estimate.needed(state.params, state.previous)
             # Where a difference would need as many records, the gradient itself says more.
-            dear = size >= whole
+            too_large = size >= batch
         else:
-            size, dear = jnp.asarray(self.difference_size, jnp.int32), jnp.asarray(False)
+            size, too_large = jnp.asarray(self.difference_size, jnp.int32), jnp.asarray(False)
+        # The correlated noise of a segment is made for this many increments.
         full = state.leaf + 1 >= self.estimate.correlation.horizon
-        refresh = (state.drift >= self.drift_threshold) | full | dear
-        return refresh, jnp.where(refresh, whole, size)
+        refresh = (state.drift >= self.drift_threshold) | full | too_large
+        return refresh, jnp.where(refresh, batch, size)
 
     def _candidate(self, state: SpiderState, used: Array) -> tuple[Array, Array]:
-        """The new iterate's place among the candidates, and the records read before that span."""
+        """The new iterate's index among the candidates, and the records read before that span."""
+        # Spans of records, not of steps, whose number is not known before the records are used up.
         span = -(-self._last // self._candidates)
         crossed = (used - state.span_start > span) & (state.count > 0)
-        place = jnp.minimum(state.newest + crossed.astype(jnp.int32), self._candidates - 1)
-        return place, jnp.where(crossed, state.used, state.span_start)
+        index = jnp.minimum(state.newest + crossed.astype(jnp.int32), self._candidates - 1)
+        return index, jnp.where(crossed, state.used, state.span_start)
 
 
 def stochastic_spider(
@@ -309,8 +295,9 @@ def stochastic_spider(
 ) -> Spider:
     """Returns Stochastic Spider, which reads each record once and leaves saddles by kicks.
 
-    An estimate of the gradient is renewed where the iterate has drifted, and else updated by how
-    the gradient changed on a batch as large as the step was long, so that one noise hides both.
+    An estimate of the gradient is renewed where the iterate has drifted. At other steps it is
+    updated by how the gradient changed, on a batch that grows with the step, so that noise of one
+    size hides both.
 
     Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
 
@@ -320,37 +307,28 @@ def stochastic_spider(
         that theory promises for n.
       batch_size: b, records of a renewed gradient; by default an eighth of the records, or from
         alpha where that is given (lemma 3.8).
-      difference_size: records of every difference; by default as many as the step is long,
+      difference_size: records of every difference; by default in proportion to the step,
         b_t = b min(2, M |step| / C), rounded up.
       drift_threshold: kappa, the sum of M |step| at which the estimate is renewed; by default half
-        of what theorem 3.11 takes for alpha.
+        of theorem 3.11's for alpha.
       step_size: eta; by default 1 / smoothness of the whole objective.
       horizon: K, the most increments of a segment; by default 512.
       noise: ``"square_root"`` (the default while K p is at most 2^22), ``"tree"`` as in the
         paper, or ``"independent"``.
       kick: zeta, root mean square length of the noise added to the gradient at a possible saddle;
-        by default that of the noise which an estimate has anyway.
-      kick_threshold: gradient norm at which a saddle is possible; by default twice what an estimate
-        is off by, through noise and batch.
+        by default that of an estimate's own noise.
+      kick_threshold: gradient norm at which a saddle is possible; by default twice the error of an
+        estimate, by noise and sampling.
       frozen_steps: Gamma, steps without another kick; by default M / sqrt(rho alpha), times 4.
       steps: cap on the steps; by default 4,096. The run ends where the records do.
       candidates: how many iterates the output is chosen from, with a private certificate: the last
         that looks like an alpha-SOSP, else the nearest to one. A run that ``steps`` ends on a slope
         may so return a saddle it came from, if that is an alpha-SOSP. 0 for the last iterate, the
         default above 512 parameters and on a TPU, where there is no float64 for scores; else 8.
-      kept: share of the records that nothing but the choice reads.
-      clip_norm: C, bound on one record's gradient; by default the Lipschitz constant.
+      kept: fraction of the records that only the choice reads.
       hessian_clip_norm: bound on one record's Hessian, for the choice; by default the smoothness.
       smoothness: M, to which a record's difference is clipped; by default the objective's.
       hessian_lipschitz: rho; by default the objective's.
-      initial_gap: B, public bound on F(w0) - min F; by default phi(0) of a margin loss.
-
-    Returns:
-      A frozen pytree for ``solve``; its status tells where the records ran out.
-
-    Raises:
-      ValueError: for an argument out of range, an alpha that n cannot reach, fewer records than the
-        first batch, or a relation without public n.
 
     Privacy: to each record all questions together are one Gaussian mechanism, because it enters one
       of them at most, in an order and by batch sizes, restarts and an end that depend on released
@@ -370,7 +348,6 @@ def stochastic_spider(
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     objective = problem.objective
     base.check_smooth(objective, name)
-    theory.check_relation(problem, name)
     constants = theory.constants(
         objective, clip_norm, hessian_clip_norm, smoothness, hessian_lipschitz, initial_gap
     )
@@ -387,7 +364,7 @@ def stochastic_spider(
         step_size=theory.step_size(objective, scale, step_size),
         drift_threshold=theory.drift_threshold(scale, alpha, drift_threshold),
         difference_size=_validate.optional_count("difference_size", difference_size),
-        escape=Kicks(**kicks),
+        escape=kicks,
         tolerances=(base.positive_leaf("alpha", alpha), base.positive_leaf("curvature", curvature)),
         bounds=None if score is None else theory.score_bounds(score, beta),
         beta=beta,
@@ -397,5 +374,5 @@ def stochastic_spider(
     )
     # Independent noise falls with what a difference can move, to that share at least.
     least = LEAST if estimate.correlation.is_independent else 1.0
-    problem.check_spent(spider.event, least, "use accountant='pld'.")
+    problem.check_spent(spider.event, least)
     return spider

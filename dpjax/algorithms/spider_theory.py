@@ -1,7 +1,7 @@
 """Theory of Stochastic Spider: the smallest target for n, and noise, batches and thresholds."""
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from scipy import stats
@@ -10,7 +10,8 @@ from dpjax import _validate
 from dpjax.accounting import gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
-from dpjax.mechanisms import PrefixNoise, prefix_noise
+from dpjax.algorithms.escape import Kicks
+from dpjax.mechanisms import prefix_noise
 from dpjax.objectives import Objective
 from dpjax.oracles import EstimateQuery, ScoreQuery, single_passes
 
@@ -35,19 +36,16 @@ class Constants(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """The constants of a problem, and how loud the noise is that hides one record of it.
-
-    Args:
-      lipschitz: G.
-      smoothness: M.
-      initial_gap: B, bound on F(x_0) - min F.
-      noise: norm of the noise on an estimate, for increments that a record moves by 1.
-    """
+    """The paper's constants of a problem, and the size of the noise on its estimates."""
 
     lipschitz: float
+    """G."""
     smoothness: float
+    """M."""
     initial_gap: float
+    """B, bound on F(x_0) - min F."""
     noise: float
+    """Norm of the noise on an estimate, for increments that a record moves by 1."""
 
     def batch(self, alpha: float) -> float:
         """Returns b at which noise and sampling each move a gradient by alpha (lemma 3.8)."""
@@ -70,15 +68,9 @@ class Scale(NamedTuple):
 def reachable(scale: Scale, data_size: int) -> float:
     """Returns the least alpha whose ``records`` are at most ``data_size``.
 
-    The paper's bounds hold up to constants and logarithms; here they are taken as 1.
-
-    Reference: Liu and Talwar (2024), lemmas 3.8 to 3.10.
-
-    >>> scale = Scale(1.0, 1.0, 1.0, 20.0)
-    >>> reachable(scale, 10**4) > reachable(scale, 10**6)
-    True
+    Reference: Liu and Talwar (2024), lemmas 3.8 to 3.10, with constants and logarithms taken as 1.
     """
-    low, high = 1e-12, 1e12
+    low, high = 1e-12, 1e12  # bisected in the logarithm
     for _ in range(200):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if scale.records(middle) <= data_size else (middle, high)
@@ -86,11 +78,7 @@ def reachable(scale: Scale, data_size: int) -> float:
 
 
 def target(scale: Scale, data_size: int, alpha: float | None) -> float:
-    """Returns alpha, by default the least that the records reach.
-
-    Raises:
-      ValueError: for a target below that, saying which can be reached.
-    """
+    """Returns alpha, by default the least that the records reach; raises for one below."""
     least = reachable(scale, data_size)
     if alpha is None:
         return least
@@ -111,29 +99,26 @@ def queries(
     batch_size: int | None,
     alpha: float | None,
 ) -> tuple[EstimateQuery, ScoreQuery | None, Scale]:
-    """Returns both queries, calibrated, and how loud their noise is.
+    """Returns both queries, calibrated, and the size of their noise.
 
-    Args:
-      problem: what all factories are given.
-      constants: of the problem.
-      draws: the horizon of the noise, and its kind.
-      choice: number of candidates, and the share of the records that nothing else reads.
-      batch_size: of a gradient.
-      alpha: the target, if it is given.
+    ``draws`` is the horizon of the noise and its kind, ``choice`` the number of candidates and the
+    fraction of the records that is kept for their scores.
     """
     n, relation = problem.data_size, problem.budget.relation
     candidates = _candidates(choice[0], problem.dimension)
     train, last = single_passes(n, _kept(choice[1], candidates, n))
-    noise = _noise(problem, *draws)
+    horizon = _HORIZON if draws[0] is None else draws[0]
+    noise = prefix_noise(horizon, problem.dimension, draws[1])
+    moved = train.sum_scale(1.0, relation)  # raises where a record may be absent
     numbers = problem.dimension * n + 2 * candidates  # an increment for each record, and scores
+    # One Gaussian mechanism to each record, which enters one answer at most.
     multiplier = gaussian_multiplier(problem.budget, 1, problem.accountant, noise_draws=numbers)
-    moved = train.sum_scale(1.0, relation)
-    loudness = multiplier * noise.sensitivity * float(noise.stddevs().max())
+    stddev = multiplier * noise.sensitivity * float(noise.stddevs().max())
     scale = Scale(
         constants.clip_norm,
         constants.smoothness,
         constants.initial_gap,
-        moved * loudness * math.sqrt(problem.dimension),
+        moved * stddev * math.sqrt(problem.dimension),
     )
     estimate = EstimateQuery(
         setting=problem.setting.drawn_by(train),
@@ -156,17 +141,6 @@ def queries(
     return estimate, score, scale
 
 
-def check_relation(problem: base.Problem, name: str) -> None:
-    """Raises where a record may be absent, which would move all that are read after it."""
-    if problem.budget.relation == "add_or_remove_one":
-        raise ValueError(
-            f"{name} reads each record at most once, in one random order, and has no accounting "
-            "under relation='add_or_remove_one': removing a record would shift later ones into "
-            "other batches. Declare PrivacyBudget(..., relation='zero_out') or 'replace_one', for "
-            "which n is public."
-        )
-
-
 def constants(
     objective: Objective,
     clip_norm: float | None,
@@ -175,15 +149,12 @@ def constants(
     hessian_lipschitz: float | None,
     initial_gap: float | None,
 ) -> Constants:
-    """Returns what is given, else the objective's constants, or raises naming what is missing."""
+    """Returns the arguments, by default the objective's constants, or raises for one missing."""
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    if smoothness is None and (smoothness := _usual(objective, "smoothness")) is None:
-        raise ValueError(
-            f"smoothness is required: {objective.name!r} declares no constants. Pass smoothness=."
-        )
-    rho = hessian_lipschitz
-    if rho is None and (rho := _usual(objective, "hessian_lipschitz")) is None:
-        raise ValueError(f"hessian_lipschitz is required: {objective.name!r} declares none.")
+    smoothness, rho = (
+        base.required(name, value, _usual(objective, name), objective)
+        for name, value in (("smoothness", smoothness), ("hessian_lipschitz", hessian_lipschitz))
+    )
     hessian_clip = smoothness if hessian_clip_norm is None else hessian_clip_norm
     return Constants(
         clip,
@@ -202,7 +173,7 @@ def _candidates(given: int | None, dimension: int) -> int:
 
 
 def score_bounds(score: ScoreQuery, beta: float) -> NoiseBounds:
-    """Returns what a noisy score may be off by, noise and rounding."""
+    """Returns bounds on the error of all noisy scores, noise and rounding."""
     # All 2 K numbers must hold at once: which are certified is chosen by looking at them.
     quantile = float(stats.norm.isf(beta / (2 * score.candidates)))
     (_, gradient), (_, curvature) = score.components
@@ -222,24 +193,21 @@ def never_clips(objective: Objective, constants: Constants) -> bool:
 def _usual(objective: Objective, constant: str) -> float | None:
     """A constant of the objective; where it has none, its usual Hessian clip norm."""
     if objective.constants is not None:
+        # Infinite where a loss has no such constant.
         known = getattr(objective.constants, constant)
         return known if known < math.inf else None
     return None if objective.defaults is None else objective.defaults.hessian_clip_norm
 
 
-def _kept(share: float, candidates: int, n: int) -> int:
+def _kept(fraction: float, candidates: int, n: int) -> int:
     if candidates == 0:
         return 0
-    share = _validate.open_unit("kept", share)
-    kept = max(1, round(share * n))
-    if kept >= n:
-        raise ValueError(f"kept={share:g} of data_size={n} leaves no record to train on; lower it.")
-    return kept
-
-
-def _noise(problem: base.Problem, horizon: int | None, kind: str | None) -> PrefixNoise:
-    horizon = _HORIZON if horizon is None else horizon
-    return prefix_noise(horizon, problem.dimension, kind)
+    count = max(1, round(_validate.open_unit("kept", fraction) * n))
+    if count >= n:
+        raise ValueError(
+            f"kept={fraction:g} of data_size={n} leaves no record to train on; lower it."
+        )
+    return count
 
 
 def _batch(scale: Scale, records: int, batch: int | None, alpha: float | None) -> int:
@@ -258,6 +226,7 @@ def _batch(scale: Scale, records: int, batch: int | None, alpha: float | None) -
 
 def step_size(objective: Objective, scale: Scale, given: float | None) -> float:
     """Returns eta, by default of the smoothness of the objective with its regularizer."""
+    # Clipping bounds the data term's smoothness alone: the objective's has the regularizer's too.
     usual = None if objective.defaults is None else objective.defaults.step_size
     usual = usual or 1 / (objective.smoothness or scale.smoothness)
     return base.positive_leaf("step_size", usual if given is None else given)
@@ -283,18 +252,15 @@ def kicks(
     kick: float | None,
     threshold: float | None,
     frozen: int | None,
-) -> dict[str, Any]:
-    """Returns the fields of ``Kicks``; ``curvature`` is sqrt(rho alpha)."""
+) -> Kicks:
+    """Returns the rule that leaves saddles; ``curvature`` is sqrt(rho alpha)."""
     batch = float(estimate.batch_size)
-    loudness = scale.lipschitz * scale.noise / batch
-    # What an estimate is off by: the noise, and the chance of a batch.
-    error = loudness + scale.lipschitz / math.sqrt(batch)
+    noise = scale.lipschitz * scale.noise / batch
+    error = noise + scale.lipschitz / math.sqrt(batch)  # by noise, and by sampling
     if frozen is None:
+        # A curvature of -sqrt(rho alpha) takes M / sqrt(rho alpha) steps of 1 / M to show.
         frozen = math.ceil(min(_PATIENCE * scale.smoothness / curvature, MAX_STEPS))
-    kick = _validate.non_negative("kick", loudness if kick is None else kick)
+    kick = _validate.non_negative("kick", noise if kick is None else kick)
     threshold = 2 * error if threshold is None else threshold
-    return {
-        "kick": base.to_leaf(kick),
-        "kick_threshold": base.positive_leaf("kick_threshold", threshold),
-        "frozen_steps": _validate.positive_int("frozen_steps", frozen),
-    }
+    threshold = base.positive_leaf("kick_threshold", threshold)
+    return Kicks(base.to_leaf(kick), threshold, _validate.positive_int("frozen_steps", frozen))

@@ -1,7 +1,6 @@
-"""DPageEM (Zhang et al. 2021): stagewise DP-SGD with early momentum, and its baselines."""
+"""DPageEM (Zhang et al. 2021): stagewise DP-SGD with early momentum."""
 
-import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +11,8 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.descent import OutputRule, OutputState, draw_iterate, output_rule
-from dpjax.algorithms.gradient_descent import default_step_size
+from dpjax.algorithms.descent import OutputRule, OutputState, Steps, draw_iterate, output_rule
+from dpjax.algorithms.gradient_descent import batch_step_size
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 from dpjax.transforms import (
@@ -31,16 +30,17 @@ from dpjax.transforms import (
 POWERS = {"constant": 0.0, "inverse": 1.0, "inverse_sqrt": 0.5}
 SCHEDULES = ("stagewise", *POWERS)
 _STAGES = 4
+# The first step over 1 / smoothness: for rows of unit norm, whose weights are large.
 _FIRST = 8
 _ON = 0.5
 
 
 class StagewiseState(NamedTuple):
-    """What the next step needs; all of it released."""
+    """The state of DPageEM; all of it released."""
 
     params: Params
     place: Array
-    """The next step's place in the plan of T steps; a random output leaves some out."""
+    """The next step's position in the plan of T steps; a random output leaves some out."""
     previous: Params
     """The displacement of the step before."""
     drawn: Array | None
@@ -49,7 +49,7 @@ class StagewiseState(NamedTuple):
 
 
 class StagewiseInfo(NamedTuple):
-    """What a person watches; all of it released, or public."""
+    """Metrics of a step; released, or public."""
 
     gradient_norm: Array
     """Norm of the noisy gradient, regularizer included, before the step."""
@@ -63,7 +63,7 @@ class StagewiseInfo(NamedTuple):
 
 @pytree_dataclass
 class Stagewise(base.SingleQueryAlgorithm):
-    """Configuration of DPageEM and of its baselines; made by ``dpagem``."""
+    """Configuration of DPageEM and the paper's other methods; made by ``dpagem``."""
 
     query: GradientQuery
     step_size: Array | float
@@ -71,7 +71,7 @@ class Stagewise(base.SingleQueryAlgorithm):
     stage_steps: Array | int | tuple[Array | int, ...]
     """Length of the first stage, doubled from stage to stage; or of each."""
     on_steps: Array | int | tuple[Array | int, ...]
-    """Likewise: the first steps of a stage, which have momentum."""
+    """Number of steps with momentum at the start of the first stage, doubled too; or of each."""
     rule: OutputRule
     schedule: str = static()
 
@@ -86,48 +86,44 @@ class Stagewise(base.SingleQueryAlgorithm):
     def step(
         self, key: Array, state: StagewiseState, ask: base.Ask
     ) -> tuple[StagewiseState, StagewiseInfo]:
-        """One step of algorithm 2, line 4; momentum is of noisy displacements and nothing else."""
+        # Algorithm 2, line 4; momentum is of noisy displacements and nothing else.
         gradient = ask(self.query, state.params)
-        whole = self.objective.regularize_gradient(gradient, at_least_float32(state.params))
+        gradient = self.objective.regularize_gradient(gradient, at_least_float32(state.params))
         rate = self._rate(state.place)
-        move = jax.tree.map(lambda g: -rate.astype(g.dtype) * g, whole)
-        pushed = early_momentum(self.momentum, self.stage_steps, self.on_steps)
-        move, kept = pushed.update(move, EarlyMomentumState(state.place, state.previous))
+        move = jax.tree.map(lambda g: -rate.astype(g.dtype) * g, gradient)
+        momentum = early_momentum(self.momentum, self.stage_steps, self.on_steps)
+        move, after = momentum.update(move, EarlyMomentumState(state.place, state.previous))
         params = jax.tree.map(lambda w, m: w + m.astype(w.dtype), state.params, move)
-        norm = optax.tree.norm(whole)
+        norm = optax.tree.norm(gradient)
         stage, _ = stage_of(state.place, self.stage_steps)
         info = StagewiseInfo(
             norm, optax.tree.norm(move), stage.astype(norm.dtype), rate.astype(norm.dtype)
         )
-        # A random output is drawn stage by stage, with the next place.
+        # A random output is drawn stage by stage, with the next position.
         output = self.rule.update(key, state.output, at_least_float32(params), self.steps)
         place, drawn = self._after(key, state)
-        return StagewiseState(params, place, kept.previous, drawn, output), info  # pyright: ignore
+        return StagewiseState(params, place, after.previous, drawn, output), info  # pyright: ignore
 
     def done(self, state: StagewiseState) -> Array:
-        """Returns whether the plan is at its end, which a random output reaches early."""
+        # A random output skips positions, so that the plan ends after fewer than T steps.
         return state.place >= self.steps
 
     def output(self, state: StagewiseState) -> Params:
         return self.rule.output(state.output, state.params)
 
     def _rate(self, place: Array) -> Array:
+        # By position in the plan: a stage has its own rate, also after one that ended early.
         if self.schedule == "stagewise":
             return stagewise(self.step_size, self.stage_steps)(place)
-        kind = jnp.result_type(float)
-        power = jnp.asarray(POWERS[self.schedule], kind)
-        return jnp.asarray(self.step_size, kind) * (place + 1).astype(kind) ** -power
+        return Steps(self.step_size, POWERS[self.schedule]).rate(place)
 
     def _after(self, key: Array, state: StagewiseState) -> tuple[Array, Array | None]:
-        """Returns the next step's place, the next stage's first where this stage's output is.
-
-        Algorithm 2 outputs one of a stage's iterates, and the next stage starts there. Which one is
-        drawn from a key alone, so what comes after it in the stage need not be computed. The second
-        is the number of that iterate.
-        """
+        """Returns the next step's position, and the number of the stage's iterate that is drawn."""
         place = state.place
         if state.drawn is None:
             return place + 1, None
+        # Algorithm 2 outputs one of a stage's iterates, and the next stage starts there. As it is
+        # drawn from a key alone, what comes after it in the stage need not be computed.
         stage, position = stage_of(place, self.stage_steps)
         start = place - position
         end = jnp.minimum(start + updates_in(stage, self.stage_steps), self.steps)
@@ -176,7 +172,7 @@ def dpagem(
       stages: K; by default 4.
       stage_steps: the length of each stage, in place of the three above; T must be their sum.
       step_size: eta0, of the first stage; by default 8 / smoothness of one record's loss. For a
-        network, say 0.5.
+        network take 0.5.
       schedule: ``"stagewise"``, or of one stage of all steps: ``"constant"``, ``"inverse"``
         (eta0 / t), ``"inverse_sqrt"``.
       momentum: rho, from 0 to below 1.
@@ -184,13 +180,8 @@ def dpagem(
       on_fraction: share of a stage in which early momentum is on; by default a half.
       first_on_steps: in place of it, t_on: momentum is on for t_on 2^k steps of stage k. A tuple
         where ``stage_steps`` is one.
-      output: ``"last"``; ``"random"``, which as in the paper is of each stage: an iterate drawn
-        uniformly from its own by the run's key, after which no step of the stage is taken, and the
-        next stage begins there; or ``"average"``, the mean of all T. All T steps are charged.
-
-    Raises:
-      ValueError: for an argument out of range, stages that do not add up to T, a constant that is
-        missing, or a budget that no noise reaches.
+      output: as in all factories, but ``"random"`` is of each stage, as in the paper: an iterate
+        drawn uniformly from the stage's, after which the next stage begins.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. Stages, momentum and the choice of output are post-processing. The
@@ -202,9 +193,8 @@ def dpagem(
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dpagem(
     ...     objectives.logistic(), budget, data_size=7_000, dimension=10, first_steps=10, stages=3)
-    >>> release = algorithm.event.releases[0]
-    >>> release.count, round(release.sampling_probability, 3)
-    (70, 0.071)
+    >>> algorithm.event.releases[0].count
+    70
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DPageEM")
@@ -213,18 +203,11 @@ def dpagem(
     total, lengths = _stages(schedule, steps, first_steps, stages, stage_steps)
     on_steps = _on_steps(lengths, momentum_when, on_fraction, first_on_steps)
     query = base.calibrated_query(
-        problem,
-        GradientQuery,
-        total,
-        clip_norm=clip,
-        batch_size=batch_size,
-        max_batch_size=max_batch_size,
+        problem, GradientQuery, total, batch_size, max_batch_size, clip_norm=clip
     )
-    if step_size is None:
-        step_size = _FIRST * default_step_size(dataclasses.replace(objective, regularizer=None))
     return Stagewise(
         query=query,
-        step_size=base.positive_leaf("step_size", step_size),
+        step_size=batch_step_size(objective, step_size, _FIRST),
         momentum=base.to_leaf(_validate.decay("momentum", momentum)),
         stage_steps=lengths,
         on_steps=on_steps,
@@ -242,9 +225,8 @@ def _stages(
     stage_steps: tuple[int, ...] | None,
 ) -> tuple[int, StageSteps]:
     """Returns T, and the length of the first stage or of each."""
-    steps = None if steps is None else _validate.positive_int("steps", steps)
-    shape = {"first_steps": first_steps, "stages": stages, "stage_steps": stage_steps}
-    given = {name: value for name, value in shape.items() if value is not None}
+    steps = _validate.optional_count("steps", steps)
+    given = _given(first_steps=first_steps, stages=stages, stage_steps=stage_steps)
     if schedule != "stagewise":
         if given:
             raise ValueError(
@@ -257,10 +239,12 @@ def _stages(
         if len(given) > 1:
             raise ValueError(f"give the stages once: of {_listed(given)} keep stage_steps alone.")
         return _of_lengths(steps, stage_steps)
-    stages = None if stages is None else _validate.positive_int("stages", stages)
+    stages = _validate.optional_count("stages", stages)
     if first_steps is not None:
         return _doubled(steps, _validate.positive_int("first_steps", first_steps), stages)
+    # Neither the first stage nor all are given: T is, and the stages are made to fit.
     steps = base.STEPS if steps is None else steps
+    # K stages of 1, 2, 4, ... steps have 2^K - 1 steps; the last may be cut short.
     most = steps.bit_length()
     if stages is None:
         stages = min(_STAGES, most)
@@ -288,6 +272,7 @@ def _of_lengths(steps: int | None, stage_steps: tuple[int, ...]) -> tuple[int, S
 
 def _doubled(steps: int | None, first: int, stages: int | None) -> tuple[int, StageSteps]:
     if stages is None and steps is not None:
+        # The most whole stages within T, so that an error names the T below.
         stages = max((steps // first + 1).bit_length() - 1, 1)
     stages = _STAGES if stages is None else stages
     total = first * (2**stages - 1)
@@ -310,8 +295,7 @@ def _on_steps(
 ) -> StageSteps:
     """Returns the number of steps with momentum, in the first stage or in each."""
     _validate.choice("momentum_when", momentum_when, ("early", "always", "never"))
-    shape = {"on_fraction": on_fraction, "first_on_steps": first_on_steps}
-    given = {name: value for name, value in shape.items() if value is not None}
+    given = _given(on_fraction=on_fraction, first_on_steps=first_on_steps)
     if given and momentum_when != "early":
         raise ValueError(
             f"momentum_when={momentum_when!r} already fixes which steps use momentum: leave out "
@@ -322,11 +306,13 @@ def _on_steps(
     if first_on_steps is not None:
         check_on_steps(first_on_steps, lengths)
         return first_on_steps
-    share = {"always": 1.0, "never": 0.0}.get(momentum_when, on_fraction)
-    share = _validate.closed_unit("on_fraction", _ON if share is None else share)
-    if isinstance(lengths, tuple):
-        return tuple(round(share * length) for length in lengths)
-    return round(share * lengths)  # pyright: ignore[reportArgumentType]
+    fraction = {"always": 1.0, "never": 0.0}.get(momentum_when, on_fraction)
+    fraction = _validate.closed_unit("on_fraction", _ON if fraction is None else fraction)
+    return jax.tree.map(lambda length: round(fraction * length), lengths)
+
+
+def _given(**arguments: Any) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _listed(given: dict) -> str:

@@ -1,16 +1,14 @@
 """DP-SGD (Bassily et al. 2014, Abadi et al. 2016): noisy proximal steps on Poisson batches."""
 
-import dataclasses
-
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.descent import Descent, Steps, output_rule
-from dpjax.algorithms.gradient_descent import default_step_size
+from dpjax.algorithms.gradient_descent import batch_step_size
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
 
-TITLE = "DP-SGD"
+# The first step over 1 / smoothness: rows of unit norm are served by weights of norm about 35.
 _FIRST = 64
 
 
@@ -38,9 +36,8 @@ def dp_sgd(
       objective: what to minimise. A regularizer with a proximal operator is handled by it, so that
         l1 penalties and convex sets (a projection) are exact; any other by its gradient.
       steps: T; by default 600.
-      step_size: of the first step; by default 64 / smoothness of one record's loss: rows of unit
-        norm are served by weights of norm about 35, and the decay makes it small in time. For
-        other models choose it.
+      step_size: of the first step; by default 64 / smoothness of one record's loss, for rows of
+        unit norm; the decay makes it small in time. For other models choose it.
       decay: the step t has length step_size / t^decay: 0.5 is Bassily et al.'s for convex losses,
         1 theirs for strongly convex ones, 0 a constant.
 
@@ -53,30 +50,21 @@ def dp_sgd(
     >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_sgd(objectives.logistic_l1(), budget, data_size=7_000, dimension=10, steps=9)
-    >>> release = algorithm.event.releases[0]
-    >>> release.count, round(release.sampling_probability, 3)
-    (9, 0.071)
+    >>> round(algorithm.event.releases[0].sampling_probability, 3)
+    0.071
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
     query = base.calibrated_query(
-        problem,
-        GradientQuery,
-        steps,
-        clip_norm=clip,
-        batch_size=batch_size,
-        max_batch_size=max_batch_size,
+        problem, GradientQuery, steps, batch_size, max_batch_size, clip_norm=clip
     )
-    if step_size is None:
-        # Of the data term: a proximal step needs no smoothness of the regularizer.
-        step_size = _FIRST * default_step_size(dataclasses.replace(objective, regularizer=None))
     decay = base.to_leaf(_validate.non_negative("decay", decay))
     return Descent(
         query=query,
-        rule=Steps(base.positive_leaf("step_size", step_size), decay),
+        rule=Steps(batch_step_size(objective, step_size, _FIRST), decay),
         outputs=output_rule(output, average_decay),
-        name=TITLE,
+        name="DP-SGD",
         proximal=hasattr(objective.regularizer, "prox"),
         **problem.plan(steps),
     )

@@ -41,8 +41,9 @@ _Draw = Callable[[int, int], Any]
 class StochasticTrustRegion(base.Algorithm):
     """Configuration of DP-STR; made by ``dp_stochastic_trust_region``.
 
-    ``stages`` are what is asked at each batch size, in the order of the steps: one joint query, or
-    a gradient and a Hessian query, each on a draw of its own, in the paper's form.
+    ``stages`` are the queries at each batch size, in the order of the steps: one joint query. In
+    the paper's form, which benchmarks/papers builds, they are a gradient and a Hessian query, each
+    on a draw of its own.
     """
 
     stages: tuple[Queries, ...]
@@ -60,7 +61,7 @@ class StochasticTrustRegion(base.Algorithm):
 
     @property
     def event(self) -> Event:
-        """Each query as often as it is asked."""
+        """Each query in the steps of its stage."""
         return _event(self.stages, int(self.steps))
 
     def init(self, params: Params) -> TrustRegionState:
@@ -69,19 +70,19 @@ class StochasticTrustRegion(base.Algorithm):
     def step(
         self, key: Array, state: TrustRegionState, ask: base.Ask
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
-        """One iteration of algorithm 2, with damping and a radius that shrinks."""
-        del key
+        # Algorithm 2, with damping and a radius that shrinks.
         stages = len(self.stages)
         stage = jnp.minimum(state.iteration * stages // self.steps, stages - 1)
         answer = self._ask(state.params, ask, stage)
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
+        # Each stage has noise of its own size, and so its own damping.
         damping = jnp.stack([jnp.asarray(d, radius.dtype) for d in self.damping])[stage]
         return take_step(self.objective, state, answer, radius, damping, self.subproblem)
 
     def _ask(self, params: Params, ask: base.Ask, stage: Array) -> SecondOrderAnswer:
         if len(self.stages) == 1:
             return ask_model(self.stages[0], params, ask)
-        # One reads records, so that time follows the batch of this stage; the others answer 0.
+        # Only this stage reads records, so that time follows its batch; the others answer 0.
         answers = [
             ask_model(queries, params, ask, asked=stage == i)
             for i, queries in enumerate(self.stages)
@@ -98,11 +99,7 @@ def _event(stages: tuple[Queries, ...], steps: int) -> Event:
 
 
 def steps_of_stage(steps: int, stages: int, stage: int) -> int:
-    """Returns how many of ``steps`` iterations fall into ``stage``, as ``step`` counts them.
-
-    >>> [steps_of_stage(32, 3, stage) for stage in range(3)]
-    [11, 11, 10]
-    """
+    """Returns how many of ``steps`` iterations fall into ``stage``, as ``step`` counts them."""
 
     def first(stage: int) -> int:
         return -(-stage * steps // stages)  # the least i with i * stages // steps >= stage
@@ -137,21 +134,16 @@ def dp_stochastic_trust_region(
     Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
 
     Args:
-      batch_size: expected number of records of a batch; by default n / 7. A sequence is a schedule,
-        such as 2 %, 6 % and 20 % of n: the steps are split evenly, and all share one noise
-        multiplier, so that noise falls as batches grow.
-      steps: T, number of iterations.
+      batch_size: by default n / 7. A sequence is a schedule, such as 2 %, 6 % and 20 % of n: the
+        steps are split evenly, and all share one noise multiplier, so that noise falls as batches
+        grow.
       hessian_clip_norm: the Hessian's weight in the joint norm; by default the least weight at
         which a margin loss's Hessian costs nothing, else the smoothness.
       sampling: ``"poisson"`` or ``"without_replacement"`` (uniformly random subsets; replace-one
         only, and 2.0 to 2.2 times the noise).
 
     Returns:
-      A frozen pytree for ``solve``. It has no certificate: that takes every record.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, a max_batch_size that
-        costs all of delta, or a budget that no noise reaches.
+      A frozen pytree without a certificate, which takes every record.
 
     Privacy: releases T clipped sums over batches, divided by the declared batch size, with Gaussian
       noise; the rest is post-processing.
@@ -176,7 +168,7 @@ def dp_stochastic_trust_region(
     draw = _drawing(problem, sampling, max_batch_size)
     stages = _joint_queries(problem, draw, batches, steps, (clip_norm, hessian_clip_norm))
     scales = [damping * spectral_scale(queries, problem.dimension) for queries in stages]
-    made = StochasticTrustRegion(
+    algorithm = StochasticTrustRegion(
         stages=stages,
         radius=radius,
         radius_decay=radius_decay(radius, final_radius, steps),
@@ -184,12 +176,12 @@ def dp_stochastic_trust_region(
         subproblem=subproblem,
         **problem.plan(steps, 1),
     )
-    problem.check_spent(made.event, advice="use accountant='pld'.")
-    return made
+    problem.check_spent(algorithm.event)
+    return algorithm
 
 
 def _drawing(problem: base.Problem, sampling: str, max_batch_size: int | None) -> _Draw:
-    """Returns what makes the sampler of a batch size and a number of draws."""
+    """Returns the function that makes the sampler of a batch size and a number of draws."""
     n = problem.data_size
     if _validate.choice("sampling", sampling, SAMPLINGS) == "poisson":
         return lambda size, count: poisson_sampler(size, n, problem.budget, count, max_batch_size)
@@ -222,25 +214,24 @@ def _joint_queries(
 ) -> tuple[tuple[JointQuery], ...]:
     clip, weight, _ = joint_weights(problem.objective, *clips)
     samplers = [draw(batch, steps) for batch in batches]
-    labels = ["gradient_and_hessian"]
-    if len(batches) > 1:
-        labels = [f"gradient_and_hessian_{stage + 1}" for stage in range(len(batches))]
+    label = "gradient_and_hessian"
+    labels = [f"{label}_{stage + 1}" for stage in range(len(batches))]
+    named = list(zip(samplers, labels if len(batches) > 1 else [label], strict=True))
+
+    def query(multiplier: float, sampler: Any, label: str) -> JointQuery:
+        return JointQuery(
+            setting=problem.setting.drawn_by(sampler),
+            noise_multiplier=multiplier,
+            gradient_weight=clip,
+            hessian_weight=weight,
+            label=label,
+        )
 
     def stages(multiplier: float) -> tuple[tuple[JointQuery], ...]:
-        return tuple(
-            (
-                JointQuery(
-                    setting=problem.setting.drawn_by(sampler),
-                    noise_multiplier=multiplier,
-                    gradient_weight=clip,
-                    hessian_weight=weight,
-                    label=label,
-                ),
-            )
-            for sampler, label in zip(samplers, labels, strict=True)
-        )
+        return tuple((query(multiplier, *fields),) for fields in named)
 
     def event(multiplier: float) -> Event:
         return _event(stages(multiplier), steps)
 
+    # One multiplier for all stages: of what batches of several sizes cost there is no closed form.
     return stages(calibrate(event, problem.budget, problem.accountant))

@@ -24,7 +24,7 @@ DIRECTIONS = 16
 
 
 class SubspaceState(NamedTuple):
-    """What the next step needs; all of it released."""
+    """The state of DP-TR in subspaces; released."""
 
     params: Params
     iteration: Array
@@ -68,14 +68,13 @@ class SubspaceTrustRegion(base.SingleQueryAlgorithm):
     def step(
         self, key: Array, state: SubspaceState, ask: base.Ask
     ) -> tuple[SubspaceState, TrustRegionInfo]:
-        """One iteration of DP-TR for the k coordinates z of w + S^T z."""
-        del key
+        # One iteration of DP-TR for the k coordinates z of w + S^T z.
         wide = at_least_float32(state.params)
         flat, unravel = ravel_pytree(wide)
+        # New directions at every step: what one subspace misses another has.
         sketch = self.sketch(state.iteration, flat.dtype)
         answer = ask(self.query, state.params, sketch=sketch)
-        noisy = answer.gradient, answer.hessian
-        gradient, hessian = self._regularize(*noisy, flat, unravel, sketch)
+        gradient, hessian = self._regularize(answer.gradient, answer.hessian, flat, unravel, sketch)
         damped = hessian + self.damping * jnp.eye(gradient.size, dtype=hessian.dtype)
         radius = self.radius * self.radius_decay ** state.iteration.astype(hessian.dtype)
         move, info = minimize_model(gradient, damped, radius)
@@ -90,8 +89,9 @@ class SubspaceTrustRegion(base.SingleQueryAlgorithm):
         if regularizer is None:
             return gradient, hessian
         slope = jax.grad(lambda w: regularizer(unravel(w)))
-        own = jax.vmap(lambda row: jax.jvp(slope, (flat,), (row,))[1])(sketch) @ sketch.T
-        return gradient + sketch @ slope(flat), hessian + own
+        # S (hess r) S^T by k products, as the (p, p) Hessian would not fit in memory.
+        products = jax.vmap(lambda row: jax.jvp(slope, (flat,), (row,))[1])(sketch)
+        return gradient + sketch @ slope(flat), hessian + products @ sketch.T
 
 
 def dp_subspace_trust_region(
@@ -122,16 +122,12 @@ def dp_subspace_trust_region(
 
     Args:
       subspace_dimension: k, at most p; by default 16, or p if that is less.
-      batch_size: expected size of a Poisson batch; None for all records.
-      steps: T, number of iterations.
+      batch_size: expected size of a Poisson batch; by default all records.
       clip_norm: w_g, bound on one record's gradient in the subspace, about sqrt(k / p) of the whole
         for a network; by default the Lipschitz constant.
       hessian_clip_norm: w_h, the Hessian's weight in the joint norm; by default the least at which
         a margin loss's Hessian costs nothing.
       subspace_seed: from 0 to 2^64 - 1; public, fixes the directions.
-
-    Returns:
-      A frozen pytree for ``solve``; pass the network's initial parameters as ``params=``.
 
     Privacy: releases T jointly clipped means of (S g, S H S^T) with Gaussian noise. The directions
       are drawn from a public seed, not from the key of the noise; the rest is post-processing.
@@ -152,15 +148,11 @@ def dp_subspace_trust_region(
     radius, final_radius = check_radii(objective, radius, final_radius)
     # Rows only get shorter in a subspace: the weight that is free for |x| <= 1 stays so.
     clip, weight, _ = joint_weights(objective, clip_norm, hessian_clip_norm)
-    query = base.calibrated_query(
-        problem._replace(dimension=k),
-        SubspaceQuery,
-        steps,
-        gradient_weight=clip,
-        hessian_weight=weight,
-        batch_size=problem.data_size if batch_size is None else batch_size,
-        max_batch_size=max_batch_size,
-    )
+    weights = {"gradient_weight": clip, "hessian_weight": weight}
+    batch = problem.data_size if batch_size is None else batch_size
+    # Answers have k and k^2 numbers, whatever p is.
+    small = problem._replace(dimension=k)
+    query = base.calibrated_query(small, SubspaceQuery, steps, batch, max_batch_size, **weights)
     spectral = float(query.hessian_stddev) * math.sqrt(2 * k)
     seed = _seed(subspace_seed)
     return SubspaceTrustRegion(
@@ -168,6 +160,7 @@ def dp_subspace_trust_region(
         radius=radius,
         radius_decay=radius_decay(radius, final_radius, steps),
         damping=base.to_leaf(_validate.non_negative("damping", damping) * spectral),
+        # Two leaves, as without x64 JAX has no integer of 64 bits.
         seed_high=np.uint32(seed >> 32),
         seed_low=np.uint32(seed & 0xFFFF_FFFF),
         subspace_dimension=k,
@@ -181,8 +174,7 @@ def _directions(given: int | None, dimension: int) -> int:
     k = _validate.positive_int("subspace_dimension", given)
     if k > dimension:
         raise ValueError(
-            f"subspace_dimension must be at most dimension={dimension}, got {k}; there are no more "
-            "directions."
+            f"subspace_dimension must be at most dimension={dimension}, got {k}; lower it."
         )
     return k
 

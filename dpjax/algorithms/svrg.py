@@ -19,13 +19,13 @@ from dpjax.oracles import LEAST, AnchorQuery, DifferenceQuery, Query
 
 
 class SvrgState(NamedTuple):
-    """What the next step needs; all of it released."""
+    """The state of DP-SVRG; all of it released."""
 
     params: Params
     anchor: Params
     """The point of this epoch where the gradient was asked of all records."""
     gradient: Params
-    """The noisy answer there, without the regularizer."""
+    """The noisy gradient at the anchor, without the regularizer."""
     average: Params
     """Mean of the iterates of this epoch."""
     count: Array
@@ -35,22 +35,19 @@ class SvrgState(NamedTuple):
 
 
 class SvrgInfo(NamedTuple):
-    """What a person watches; all of it released."""
+    """Metrics of a step; all of it released."""
 
     data_gradient_norm: Array
-    """Norm of the variance-reduced noisy gradient of the data term alone.
-
-    The regularizer enters by its proximal operator and has no part in it.
-    """
+    """Norm of the variance-reduced noisy gradient, without the regularizer, which has a prox."""
     step_norm: Array
     """Length of the step taken."""
     distance: Array
-    """From the anchor to where the difference was asked; its noise is in proportion."""
+    """From the anchor to where the difference was asked; its noise is proportional to it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SvrgEpochs(base.Algorithm):
-    """The steps of algorithms 1 and 2, whatever is asked for their gradient: see ``estimate``.
+    """The steps of algorithms 1 and 2; a subclass says in ``estimate`` what they ask.
 
     In the paper's notation, ``epochs`` is T, ``epoch_length`` m and ``step_size`` eta.
     """
@@ -66,10 +63,7 @@ class SvrgEpochs(base.Algorithm):
 
     @property
     def epochs(self) -> int:
-        """T, the epochs that the planned steps begin; on the host.
-
-        What the driver reads alone: each of them is an anchor that is paid for.
-        """
+        """T, the epochs that the planned steps begin; on the host."""
         return theory.epochs_of(int(self.steps), int(self.epoch_length), self.doubling)
 
     def init(self, params: Params) -> SvrgState:
@@ -78,45 +72,38 @@ class SvrgEpochs(base.Algorithm):
         return SvrgState(params, params, jax.tree.map(jnp.zeros_like, wide), wide, zero, zero)
 
     def step(self, key: Array, state: SvrgState, ask: base.Ask) -> tuple[SvrgState, SvrgInfo]:
-        """One inner step (lines 5 to 7); where an epoch begins, the anchor first (lines 2 to 4)."""
-        del key
+        # Lines 5 to 7; where an epoch begins, lines 2 to 4 first.
         state, refresh = self._entered(state)
-        known, estimate = self.estimate(state, refresh, ask)
+        released, estimate = self.estimate(state, refresh, ask)
         moved = jax.tree.map(
             lambda w, v: w - (self.step_size * v).astype(w.dtype), state.params, estimate
         )
         params = self.objective.prox(moved, self.step_size)
+        # A running mean, as an epoch that T cuts short has one too.
         count = state.count + 1
         average = jax.tree.map(
             lambda mean, w: mean + (w.astype(mean.dtype) - mean) / count.astype(mean.dtype),
             state.average,
             params,
         )
-        info = SvrgInfo(
-            optax.tree.norm(estimate),
-            _distance(params, state.params),
-            _distance(state.params, state.anchor),
-        )
-        return SvrgState(params, state.anchor, known, average, count, state.length), info
+        moves = _distance(params, state.params), _distance(state.params, state.anchor)
+        info = SvrgInfo(optax.tree.norm(estimate), *moves)
+        return SvrgState(params, state.anchor, released, average, count, state.length), info
 
     def output(self, state: SvrgState) -> Params:
         return jax.tree.map(lambda mean, w: mean.astype(w.dtype), state.average, state.params)
 
     def _entered(self, state: SvrgState) -> tuple[SvrgState, Array]:
         """The state in the epoch of the next step, and whether that step begins it."""
+        # At the start both are 0, so that the first step begins an epoch.
         refresh = state.count == state.length
-        entered = jax.tree.map(
-            lambda new, old: jnp.where(refresh, new, old), self._next_epoch(state), state
-        )
-        return entered, refresh
+        after = self._next_epoch(state)
+        return jax.tree.map(lambda new, old: jnp.where(refresh, new, old), after, state), refresh
 
     def estimate(self, state: SvrgState, refresh: Array, ask: base.Ask) -> tuple[Params, Params]:
         """Returns what is released of the gradient at the anchor, and v_t; asks each query once.
 
-        Args:
-          state: in whose epoch the step is.
-          refresh: whether the step begins it, so that the anchor is another one, bool ().
-          ask: as in ``step``.
+        ``refresh`` is whether the step begins an epoch, so that ``state.anchor`` is a new one.
         """
         raise NotImplementedError
 
@@ -137,9 +124,8 @@ class SvrgEpochs(base.Algorithm):
 class VarianceReduced(SvrgEpochs):
     """Configuration of DP-SVRG and DP-SVRG++; made by ``dp_svrg`` and ``dp_svrg_plus_plus``.
 
-    What the paper draws noise for in one piece, v_t, is here the sum of two answers: the gradient
-    at the anchor, asked once per epoch, and at every step how the batch's gradient changed from
-    there.
+    The paper adds noise to v_t as a whole. Here v_t is the sum of two noisy answers: the gradient
+    at the anchor, asked once an epoch, and at every step how the batch's gradient changed since.
     """
 
     anchor: AnchorQuery
@@ -153,20 +139,21 @@ class VarianceReduced(SvrgEpochs):
     @property
     def event(self) -> Event:
         """``epochs`` noisy gradients of all records and ``steps`` noisy differences of batches."""
-        anchors = self.anchor.event(self.epochs)
-        return compose([anchors, self.difference.event(int(self.steps))])
+        differences = self.difference.event(int(self.steps))
+        return compose([self.anchor.event(self.epochs), differences])
 
     def estimate(self, state: SvrgState, refresh: Array, ask: base.Ask) -> tuple[Params, Params]:
         answer = ask(self.anchor, state.anchor, refresh=refresh)
-        known = jax.tree.map(lambda new, old: jnp.where(refresh, new, old), answer, state.gradient)
+        # Where the epoch goes on, the query reads no record, and the old answer stays.
+        anchored = jax.tree.map(
+            lambda new, old: jnp.where(refresh, new, old), answer, state.gradient
+        )
         change = ask(self.difference, state.params, anchor=state.anchor)
-        return known, jax.tree.map(jnp.add, change, known)
+        return anchored, jax.tree.map(jnp.add, change, anchored)
 
 
-def _distance(here: Params, there: Params) -> Array:
-    return optax.tree.norm(
-        jax.tree.map(jnp.subtract, at_least_float32(here), at_least_float32(there))
-    )
+def _distance(*points: Params) -> Array:
+    return optax.tree.norm(jax.tree.map(jnp.subtract, *map(at_least_float32, points)))
 
 
 def dp_svrg(
@@ -193,37 +180,28 @@ def dp_svrg(
     Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
 
     Args:
-      objective: what to minimise; its regularizer enters by its proximal operator.
+      objective: what to minimise; its regularizer must have a proximal operator.
       epochs: T; by default theorem 4.2's, log2(gap n^2 epsilon^2 mu / (p G^2 ln(1/delta))): each
         epoch halves the gap, until the noise is left.
       epoch_length: m; by default the least of inequality (4), about 2 / (eta mu).
       steps: inner steps in all, instead of ``epochs``; the last epoch may then end early.
-      batch_size: expected size of a Poisson batch; by default n / (2 m), at least 128 and at most
-        16,384, so that the steps of an epoch read as much as its anchor. ``data_size`` asks every
-        record at every step.
-      step_size: eta; by default 1 / L, for batches below 32 records b / (32 L).
-      clip_norm: bound on one record's gradient; by default the objective's Lipschitz constant G.
+      batch_size: by default n / (2 m), at least 128 and at most 16,384, so that the steps of an
+        epoch read as much as its anchor.
+      step_size: eta; by default 1 / L, for batches below 32 records b / (32 L). Of one above the
+        theorem's bound a ``UserWarning`` tells.
       smoothness: L of the data term; by default the objective's constant. Clipping enforces it.
       strong_convexity: mu; by default the regularizer's.
-      initial_gap: public bound on F(x0) - min F, used for T; by default phi(0) of a margin loss.
-      anchor_share: part of mu^2, the square of the budget's Gaussian mu, for the anchors.
-      accountant: ``"pld"`` or ``"rdp"``; the paper's noise formula is not private, see Reference.
+      anchor_share: fraction of the squared mu of Gaussian privacy that the anchors spend.
 
     Returns:
-      A frozen pytree for ``solve``; its output is the mean of the iterates of the last epoch.
-
-    Raises:
-      ValueError: for an argument out of range, a constant that is missing, a regularizer without a
-        proximal operator, or a budget that no noise reaches.
-
-    Warns:
-      UserWarning: if ``step_size`` is above the theorem's bound.
+      A frozen pytree whose output is the mean of the iterates of the last epoch.
 
     Privacy: releases T clipped mean gradients and, at every inner step, the clipped difference to
       the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered.
 
     Reference: Wang, Ye and Xu (2017), algorithm 1 and theorem 4.2, with the noise split in two:
-      noise in one piece has to hide the anchor's exact gradient at every step. For batches the
+      in one piece it has to hide the anchor's exact gradient at every step, and the paper's formula
+      for it is not private. For batches the
       variance in inequality (4) is divided by b, as in Konecny, Liu, Richtarik and Takac,
       "Mini-batch semi-stochastic gradient descent in the proximal setting" (2016).
 
@@ -234,7 +212,7 @@ def dp_svrg(
     >>> [(release.name, release.count) for release in algorithm.event.releases]
     [('anchor', 4), ('difference', 248)]
     """
-    problem = theory.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     sizes = (batch_size, max_batch_size, anchor_share)
     asked = theory.asked(objective, clip_norm, smoothness, *sizes)
     mu = theory.strong_convexity(objective, strong_convexity)
@@ -284,16 +262,8 @@ def dp_svrg_plus_plus(
     eta is 1 / L or what is given; at least 128 and at most 16,384. ``step_size``, eta, is 1 / L,
     for batches below 13 records b / (13 L).
 
-    Returns:
-      A frozen pytree for ``solve``; its output is the mean of the iterates of the last epoch.
-
-    Raises:
-      ValueError: as ``dp_svrg``.
-
-    Warns:
-      UserWarning: if ``step_size`` is above the theorem's bound.
-
-    Privacy: as ``dp_svrg``.
+    Privacy: releases T clipped mean gradients and, at every inner step, the clipped difference to
+      the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered.
 
     Reference: Wang, Ye and Xu (2017), algorithm 2 and theorem 4.4, after Allen-Zhu and Yuan (2016);
       noise and batches as in ``dp_svrg``.
@@ -305,7 +275,7 @@ def dp_svrg_plus_plus(
     >>> [(release.name, release.count) for release in algorithm.event.releases]
     [('anchor', 4), ('difference', 30)]
     """
-    problem = theory.check_problem(objective, budget, data_size, dimension, accountant)
+    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     sizes = (batch_size, max_batch_size, anchor_share)
     asked = theory.asked(objective, clip_norm, smoothness, *sizes)
     if steps is None and epochs is None:
@@ -330,11 +300,12 @@ def _configured(
     problem: base.Problem, asked: theory.Asked, steps: int, fields: dict[str, Any]
 ) -> VarianceReduced:
     fields["step_size"] = base.positive_leaf("step_size", fields["step_size"])
+    # Theory chooses T: rounded up to a power of 2, similar plans share one program.
     fields |= problem.plan(steps, max(1 << (steps - 1).bit_length(), base.MAX_STEPS))
     epochs = theory.epochs_of(steps, fields["epoch_length"], fields["doubling"])
     anchor, difference = theory.split_queries(problem, asked, steps, epochs)
-    made = VarianceReduced(anchor=anchor, difference=difference, **fields)
-    base.check_noise(anchor.event(epochs))
+    algorithm = VarianceReduced(anchor=anchor, difference=difference, **fields)
+    # Close to the anchor the noise of a difference is smaller than the event says.
     base.check_noise(difference.event(steps), LEAST)
-    problem.check_spent(made.event)
-    return made
+    problem.check_spent(algorithm.event)
+    return algorithm

@@ -6,15 +6,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dpjax import _validate
-from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, gaussian_multiplier, round_up
+from dpjax.accounting import Event, calibrate, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.objectives import Objective
-from dpjax.oracles import (
-    AnchorQuery,
-    DifferenceQuery,
-    check_batch_size,
-    poisson_sampler,
-)
+from dpjax.oracles import AnchorQuery, DifferenceQuery, check_batch_size, poisson_sampler
 
 # From 32 on the theorems allow the step 1 / L of the full gradient; smaller batches than 128 were
 # measured to lose more to noise than they save in records.
@@ -22,7 +17,7 @@ _BATCHES = 128, 16_384
 
 
 class Asked(NamedTuple):
-    """What the two queries are made of, and who is read."""
+    """The numbers of both queries."""
 
     clip_norm: float
     smoothness: float
@@ -31,9 +26,10 @@ class Asked(NamedTuple):
     anchor_share: float
 
     def sized(self, data_size: int, steps_of_a_pass: float) -> "Asked":
-        """With a batch; by default one of which so many steps, two gradients each, are a pass."""
+        """Returns these with a batch size, at whose default so many steps read as one pass does."""
         size = self.batch_size
         if size is None:
+            # A difference takes two gradients of a record.
             size = min(max(round(data_size / (2 * steps_of_a_pass)), _BATCHES[0]), _BATCHES[1])
             size = min(size, data_size)
         return self._replace(batch_size=check_batch_size(size, data_size))
@@ -44,19 +40,6 @@ class Asked(NamedTuple):
         return 0.0 if size == data_size else 1 / size
 
 
-def check_problem(
-    objective: Objective,
-    budget: PrivacyBudget,
-    data_size: int,
-    dimension: int,
-    accountant: str,
-) -> base.Problem:
-    """Returns the arguments all factories share, or raises naming the one that is wrong."""
-    problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    _ = objective.prox  # raises where there is none
-    return problem
-
-
 def asked(
     objective: Objective,
     clip_norm: float | None,
@@ -65,18 +48,14 @@ def asked(
     max_batch_size: int | None,
     anchor_share: float,
 ) -> Asked:
-    """Returns what the queries are made of, by default the objective's constants."""
+    """Returns the numbers of both queries, by default the objective's constants."""
+    _ = objective.prox  # raises where there is none
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    if smoothness is None and objective.constants is None:
-        raise ValueError(
-            f"smoothness is required: the objective {objective.name!r} declares no constants to "
-            "take a default from."
-        )
-    if smoothness is None:
-        smoothness = objective.constants.smoothness  # pyright: ignore[reportOptionalMemberAccess]
+    usual = None if objective.constants is None else objective.constants.smoothness
+    smoothness = base.required("smoothness", smoothness, usual, objective)
     smooth = base.positive_leaf("smoothness", smoothness)
-    share = _validate.open_unit("anchor_share", anchor_share)
-    return Asked(clip, smooth, batch_size, max_batch_size, share)
+    fraction = _validate.open_unit("anchor_share", anchor_share)
+    return Asked(clip, smooth, batch_size, max_batch_size, fraction)
 
 
 def strong_convexity(objective: Objective, given: float | None) -> float | None:
@@ -107,6 +86,7 @@ def step_size(asked: Asked, data_size: int, given: float | None, factors: tuple[
     most, usual = (1 / (asked.smoothness * max(1.0, factor * variance)) for factor in factors)
     if given is None:
         return usual
+    # Privacy does not depend on it: a warning, not an error.
     if _validate.normal("step_size", given) > most * (1 + 1e-6):
         warnings.warn(
             f"step_size={given:g} is above {most:.4g}, the bound of the theorem for batches of b: "
@@ -117,24 +97,19 @@ def step_size(asked: Asked, data_size: int, given: float | None, factors: tuple[
 
 
 def contracting_length(asked: Asked, data_size: int, step_size: float, mu: float | None) -> int:
-    """Returns the least m of inequality (4), 8 eta L being divided by the batch.
-
-    Raises:
-      ValueError: if no m solves it.
-    """
+    """Returns the least m of inequality (4), with 8 eta L divided by the batch size."""
     theta = 8 * step_size * asked.smoothness * asked.variance(data_size)
     if theta >= 1 / 3:
         raise ValueError(
             f"no epoch_length satisfies inequality (4) of theorem 4.2 at step_size={step_size:g}; "
             f"take one below {step_size / (3 * theta):.4g}, or give epoch_length."
         )
-    if mu is None:
-        raise AssertionError("the batch was chosen by it")
+    assert mu is not None  # the batch size was chosen by it
     return math.floor((1 / (step_size * mu) + theta) / (0.5 - 1.5 * theta)) + 1
 
 
 def noise(problem: base.Problem, clip: float) -> float:
-    """Returns G sqrt(p ln(1/delta)) / (n epsilon), the distance that noise keeps one away."""
+    """Returns G sqrt(p ln(1/delta)) / (n epsilon), the error that noise leaves."""
     budget, p = problem.budget, problem.dimension
     return clip * math.sqrt(p * math.log(1 / budget.delta)) / (problem.data_size * budget.epsilon)
 
@@ -149,14 +124,10 @@ def all_steps(epochs: int | None, steps: int | None, total: Callable[[int], int]
 
 
 def epochs_of(steps: int, epoch_length: int, doubling: bool) -> int:
-    """Returns how many epochs of m steps, or of 2 m, 4 m and so on, begin within ``steps``.
-
-    >>> epochs_of(60, 20, False), epochs_of(61, 20, False), epochs_of(60, 20, True)
-    (3, 4, 2)
-    """
-    whole = -(-steps // epoch_length)
-    # The first T epochs have (2^(T + 1) - 2) m steps.
-    return (whole + 1).bit_length() - 1 if doubling else whole
+    """Returns how many epochs of m steps, or of 2 m, 4 m and so on, begin within ``steps``."""
+    lengths = -(-steps // epoch_length)
+    # The first T doubling epochs have (2^(T + 1) - 2) m steps.
+    return (lengths + 1).bit_length() - 1 if doubling else lengths
 
 
 def split_queries(
@@ -165,10 +136,12 @@ def split_queries(
     """Returns the gradient at the anchor and the difference to it, calibrated to the budget."""
     budget, n = problem.budget, problem.data_size
     draws = problem.dimension
-    anchors = gaussian_multiplier(budget, epochs, problem.accountant, noise_draws=draws)
-    anchors = round_up(anchors / math.sqrt(asked.anchor_share))
+    # mu^2 of Gaussians is a sum over releases: the anchors spend a fraction of it. The differences,
+    # on sampled batches, have no mu, and are calibrated to what the anchors leave.
+    multiplier = gaussian_multiplier(budget, epochs, problem.accountant, noise_draws=draws)
+    multiplier = round_up(multiplier / math.sqrt(asked.anchor_share))
     anchor = AnchorQuery(
-        setting=problem.setting, noise_multiplier=anchors, clip_norm=asked.clip_norm
+        setting=problem.setting, noise_multiplier=multiplier, clip_norm=asked.clip_norm
     )
     sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.max_batch_size)
 

@@ -1,6 +1,7 @@
 """DP-TR (Wang and Xu 2020, algorithm 1): the differentially private trust-region method."""
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -62,14 +63,13 @@ class TrustRegion(base.Algorithm):
     def step(
         self, key: Array, state: TrustRegionState, ask: base.Ask
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
-        """One iteration of algorithm 1, with damping and a radius that shrinks."""
-        del key
+        # Algorithm 1, with damping and a radius that shrinks.
         answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
         return take_step(self.objective, state, answer, radius, self.damping, self.subproblem)
 
     def done(self, state: TrustRegionState) -> Array:
-        """Step 7, if asked for: Lagrange multiplier + added damping at most sqrt(alpha rho)."""
+        # Step 7: Lagrange multiplier + damping at most sqrt(alpha rho).
         if not self.stopping:
             return jnp.asarray(False)
         return state.multiplier + self.damping <= self.stop_below
@@ -77,12 +77,11 @@ class TrustRegion(base.Algorithm):
     def certify(
         self, key: Array, state: TrustRegionState, ask: base.Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
-        """Returns bounds at the last query, or asks once more and returns them at the output."""
-        del key
         if self.certified is None:
             return None, None
         params, answer = state.query_point, state.answer
         if self.certified == "output":
+            # Here no answer was asked yet: one more release, which ``event`` counts.
             params, answer = state.params, ask_model(self.queries, state.params, ask)
         _, unravel = ravel_pytree(at_least_float32(params))
         gradient = unravel(answer.gradient)
@@ -91,13 +90,13 @@ class TrustRegion(base.Algorithm):
         return Certificate(upper, lower, self.beta, self.certified, scope), params
 
     def error_bars(self, state: TrustRegionState, unit_rows: bool) -> ErrorBars | None:
-        """Returns those of the last step, whose model is the whole objective's."""
         last = self.queries[-1]
-        if not last.isometric:
+        if not last.isometric:  # their formula is that of isometric noise
             return None
         unclipped = jnp.asarray(self.unclipped)
         form = self.objective.averaged
         if isinstance(last, JointQuery) and form is not None:
+            # A loss without a Lipschitz constant, as the squared one, has a bounded slope at w.
             length = jnp.linalg.norm(ravel_pytree(state.query_point)[0])
             if (slope := form.slope_within(length)) is not None:
                 joint = (slope / last.gradient_weight) ** 2 + 1 / last.hessian_weight**2
@@ -105,8 +104,7 @@ class TrustRegion(base.Algorithm):
         return error_bars(
             self.objective,
             state.query_point,
-            state.answer.gradient,
-            state.answer.hessian,
+            state.answer,
             state.multiplier,
             (self.queries[0].stddev, last.hessian_stddev),
             unclipped & unit_rows,
@@ -138,15 +136,12 @@ def dp_trust_region(
 
     Args:
       dimension: number of parameters p; time is O(n p^2 + p^3) a step.
-      steps: T, number of iterations; each reads all records once, or twice in separate releases. By
-        default 32; 16 for a robust loss of a residual, and 1 for the squared loss.
-      radius: trust radius of the first iteration, in the units of the parameters; by default 12, or
-        1 for a robust loss of a residual. This is for the weights of a linear model on rows of norm
-        1. An objective of your own, such as a network, whose weights are smaller, wants a smaller
-        one: try 3, or the norm of the start.
-      damping: kappa, at least 0; kappa times the noise's spectral scale is added to the noisy
-        Hessian so that noise is not taken for negative curvature. By default 1/2, or 1 for the
-        squared loss.
+      steps: T; each reads all records once, or twice in separate releases. By default 32; 16 for a
+        robust loss of a residual, and 1 for the squared loss.
+      radius: of the first iteration, as in all factories; the default is for the weights of a
+        linear model on rows of norm 1. An objective of your own, such as a network, whose weights
+        are smaller, needs a smaller one: try 3, or the norm of the start.
+      damping: kappa, as in all factories; by default 1/2, or 1 for the squared loss.
       hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
         smoothness. In a joint release it is the Hessian's weight too, by default the smallest at
         which a margin loss's Hessian adds nothing to the joint clip norm; given here, the
@@ -184,14 +179,14 @@ def dp_trust_region(
     radius, final_radius = check_radii(objective, radius, final_radius)
     _validate.choice("release", release, RELEASES)
     clips = (clip_norm, hessian_clip_norm)
-    typical = math.sqrt(radius * final_radius)
+    typical = math.sqrt(radius * final_radius)  # length of a step, to split the noise by
     queries, unclipped = _queries(problem, steps + (certify == "output"), release, clips, typical)
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
     picked = stopping_alpha is not None and certify == "last_query"
     damping = region.damping if damping is None else damping
     damping = _validate.non_negative("damping", damping) * spectral_scale(queries, dimension)
-    made = TrustRegion(
+    algorithm = TrustRegion(
         queries=queries,
         radius=radius,
         radius_decay=radius_decay(radius, final_radius, steps),
@@ -205,23 +200,19 @@ def dp_trust_region(
         subproblem=subproblem,
         **problem.plan(steps, 1),
     )
-    problem.check_spent(made.event, advice="use accountant='pld'.")
-    return made
+    problem.check_spent(algorithm.event)
+    return algorithm
 
 
 def paper_schedule(objective: Objective, alpha: float = 0.1) -> dict[str, float]:
     """Returns the paper's own radius and stopping rule, as arguments of ``dp_trust_region``.
 
+    These are radius = final_radius = sqrt(alpha / rho), no damping, and the stopping rule
+    multiplier <= sqrt(alpha rho).
+
     Args:
-      objective: whose Hessian-Lipschitz constant rho is used.
-      alpha: target accuracy of the second-order stationary point.
-
-    Returns:
-      radius = final_radius = sqrt(alpha / rho), no damping, and the stopping rule
-      multiplier <= sqrt(alpha rho).
-
-    Raises:
-      ValueError: if the objective has no constants, or alpha is not above 0.
+      objective: it must have a Hessian-Lipschitz constant rho.
+      alpha: target accuracy of the second-order stationary point, above 0.
 
     Reference: Wang and Xu (2020), theorem 2. At alpha = 0.1 the rule fires after one or two
     iterations on the paper's data, far from the optimum.
@@ -238,7 +229,7 @@ def paper_schedule(objective: Objective, alpha: float = 0.1) -> dict[str, float]
 
 
 def region_of(objective: Objective) -> Region:
-    """Returns what a trust-region method starts from."""
+    """Returns the default steps, radius and damping of a trust-region method."""
     return Region() if objective.averaged is None else objective.averaged.region
 
 
@@ -261,6 +252,7 @@ def check_radii(
 
 def radius_decay(radius: float, final_radius: float, steps: int) -> float:
     """Returns the factor that takes ``radius`` to ``final_radius`` in ``steps`` iterations."""
+    # T iterations have T - 1 steps between them; a single one has the first radius.
     return base.to_leaf((final_radius / radius) ** (1 / max(steps - 1, 1)))
 
 
@@ -271,6 +263,7 @@ def _queries(
     clips: tuple[float | None, float | None],
     radius: float,
 ) -> tuple[Queries, bool]:
+    """Returns the queries, for ``count`` answers, and whether clipping provably never acts."""
     objective, budget = problem.objective, problem.budget
     clip, hessian_clip = base.clip_norms(objective, *clips)
     # Where n is private the released mean is over a declared n, not the objective's.
@@ -290,16 +283,15 @@ def _queries(
         return (query,), unclipped
     if objective.constants is None or hessian_clip < base.to_leaf(objective.constants.smoothness):
         unclipped = False
-    share = _gradient_share(clip, hessian_clip, radius)
-    for_gradient = round_up(joint / math.sqrt(share))
-    for_hessian = round_up(joint / math.sqrt(1 - share))
-    gradient = GradientQuery(setting=problem.setting, noise_multiplier=for_gradient, clip_norm=clip)
-    hessian = HessianQuery(
-        setting=problem.setting,
-        noise_multiplier=for_hessian,
-        clip_norm=hessian_clip,
-    )
-    return (gradient, hessian), unclipped
+    fraction = _gradient_fraction(clip, hessian_clip, radius)
+
+    # 1 / multiplier^2 adds up over Gaussian releases: each takes its fraction of the joint one's.
+    def part(kind: Any, fraction: float, norm: float) -> Any:
+        multiplier = round_up(joint / math.sqrt(fraction))
+        return kind(setting=problem.setting, noise_multiplier=multiplier, clip_norm=norm)
+
+    gradient = part(GradientQuery, fraction, clip)
+    return (gradient, part(HessianQuery, 1 - fraction, hessian_clip)), unclipped
 
 
 def joint_weights(
@@ -311,7 +303,7 @@ def joint_weights(
     constants they are such that the Hessian costs nothing, or little.
     """
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
-    # A mean of vectors that the joint bound leaves alone is one as well.
+    # Also of a unit of several records: a mean of vectors within the joint bound is within it.
     linear, constants = objective.averaged, objective.constants
     if hessian_clip_norm is not None or linear is None:
         return clip, hessian_clip, False
@@ -326,7 +318,7 @@ def joint_weights(
     return round_up(clip * of_gradient), round_up(clip * of_hessian), known
 
 
-def _gradient_share(clip: float, hessian_clip: float, radius: float) -> float:
+def _gradient_fraction(clip: float, hessian_clip: float, radius: float) -> float:
     # Minimises the model error sqrt(p) sigma_g r + |E| r^2 / 2 over a step of length r, with
     # |E| about tau sqrt(2 p): rho_g / rho_h = (sqrt(2) D_g / (D_F r))^(2/3), free of p.
     ratio = (math.sqrt(2) * clip / (hessian_clip * radius)) ** (2 / 3)
@@ -334,6 +326,7 @@ def _gradient_share(clip: float, hessian_clip: float, radius: float) -> float:
 
 
 def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:
+    # Both bounds hold together with probability 1 - beta: each may fail with half of it.
     first, last = queries[0], queries[-1]
     gradient = float(first.stddev) * chi_quantile(dimension, 1 - beta / 2)
     quantile = symmetric_top_eigenvalue_quantile(dimension, 1 - beta / 2, last.isometric)
@@ -346,7 +339,7 @@ def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:
 
 def _stopping_level(objective: Objective, alpha: float | None) -> float:
     if alpha is None:
-        return -math.inf
+        return -math.inf  # never reached
     if objective.hessian_lipschitz is None:
         raise ValueError(f"stopping_alpha needs {objective.name}'s Hessian-Lipschitz constant.")
     alpha = _validate.positive("stopping_alpha", alpha)

@@ -94,9 +94,9 @@ class SinglePass(Sampler):
     def sum_scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
         if relation == "add_or_remove_one":
             raise ValueError(
-                "a single pass has no accounting under relation='add_or_remove_one': removing a "
-                "record shifts later ones into other batches. Declare zero_out or replace_one, "
-                "for which n is public."
+                "a single pass reads each record at most once, in one random order: under "
+                "relation='add_or_remove_one' removing a record shifts later ones into other "
+                "batches, which has no accounting. Declare zero_out or replace_one, with public n."
             )
         return records_moved(relation) * (record_norm * (1 + rounding_error))
 

@@ -9,7 +9,7 @@ from dpjax._typing import Params, Relation, pytree_dataclass, static
 from dpjax.accounting import Event, SearchRelease
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import Declared
-from dpjax.algorithms.card import AlgorithmBase
+from dpjax.algorithms.card import AlgorithmBase, Wraps
 from dpjax.display.cards import Card, HasCard, card_of
 from dpjax.oracles import Evaluations
 from dpjax.results import Solution
@@ -17,7 +17,7 @@ from dpjax.results.guarantee import Guarantee
 
 
 @pytree_dataclass
-class Searched(AlgorithmBase):
+class Searched(Wraps, AlgorithmBase):
     """The algorithm of the training that a search released; its event is that of the search.
 
     Args:
@@ -31,10 +31,6 @@ class Searched(AlgorithmBase):
     release: SearchRelease = static()
 
     accountant = "pld"
-
-    def __getattr__(self, name: str) -> Any:
-        # What is not said here, the training says. While a copy is being made it has none yet.
-        return getattr(object.__getattribute__(self, "algorithm"), name)
 
     @property
     def title(self) -> str:

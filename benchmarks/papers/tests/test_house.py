@@ -16,8 +16,8 @@ LINES = 5_000
 # would have to become so for a stranger to write them.
 BESIDE = {
     "exact_anchor.py": ["base"],
-    "noise.py": ["base", "spectral_scale", "STEPS", "dp_stochastic_trust_region", "region_of"],
-    "spiders.py": ["base", "gaussian_push"],
+    "noise.py": ["base"],
+    "spiders.py": ["base"],
 }
 
 

@@ -10,8 +10,7 @@ import optax
 
 import dpjax
 from dpjax.accounting import PrivacyBudget
-from dpjax.algorithms import EscapeRule, Spider, base, stochastic_spider
-from dpjax.algorithms.escape import gaussian_push
+from dpjax.algorithms import EscapeRule, Spider, base, gaussian_push, stochastic_spider
 from dpjax.objectives import Objective
 
 
