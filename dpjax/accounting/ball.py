@@ -146,6 +146,7 @@ class BallRelease(Release):
     dimension: int
 
     mechanism: ClassVar[str] = "ball"
+    fields_determine_loss: ClassVar[bool] = True
     is_gaussian: ClassVar[bool] = False
     ledger_objection: ClassVar[str | None] = (
         "noise uniform in a ball has the same delta at every epsilon, and no additive Gaussian "
@@ -213,6 +214,7 @@ class PoissonBallRelease(BallRelease, BatchRelease):
     """Noise uniform in a ball, on Poisson batches; all fields of both."""
 
     sampling: ClassVar[str] = "poisson"
+    fields_determine_loss: ClassVar[bool] = True
 
     def validate(self) -> None:
         BatchRelease.validate(self)
@@ -228,3 +230,4 @@ class SubsetBallRelease(Subsets, PoissonBallRelease):
     """Noise uniform in a ball, on uniformly random subsets; under ``replace_one`` alone."""
 
     sampling: ClassVar[str] = "without_replacement"
+    fields_determine_loss: ClassVar[bool] = True

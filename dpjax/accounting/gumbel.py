@@ -33,6 +33,7 @@ class SelectionRelease(Release):
     failure_probability: float = 0.0  # pyright: ignore[reportIncompatibleMethodOverride]
 
     mechanism: ClassVar[str] = "exponential"
+    fields_determine_loss: ClassVar[bool] = True
     std_of: ClassVar[str] = "score"
     is_gaussian: ClassVar[bool] = False
 

@@ -29,6 +29,7 @@ class PerturbationRelease(Release):
     log_shift: float = 0.0
 
     mechanism: ClassVar[str] = "objective"
+    fields_determine_loss: ClassVar[bool] = True
     is_gaussian: ClassVar[bool] = False
     ledger_objection: ClassVar[str | None] = (
         "objective perturbation has no additive cost that a ledger could record, only an epsilon "

@@ -27,12 +27,15 @@ class Quantity(NamedTuple):
       numbers: those that belong to its description, by name.
       asserted_by: the class from outside dpjax that asserts the bound on one record, or nothing.
       description: of that class's, what is released and with which noise; or nothing.
+      stated_by: the class that states how its sums are bounded and added, which dpjax has not
+        reviewed; or nothing.
     """
 
     kind: str = "clipped_sum"
     numbers: tuple[tuple[str, float], ...] = ()
     asserted_by: str = ""
     description: str = ""
+    stated_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +43,12 @@ class Release:
     """A function of all records plus Gaussian noise, released ``count`` times.
 
     The other kinds are its subclasses. Each knows its privacy loss, its Renyi divergence and its
-    ``dp_accounting`` event, and says which relations it has an accounting for; nothing outside asks
-    of which kind it is. One that draws its records is made by the sampler that draws
-    (``dpjax.sampling``), never by hand: its numbers are then those of the draw. All answers from
-    one draw are one release, of one joint vector: there is no way to write that two releases share
-    a draw. A kind of your own sets ``mechanism`` and ``sampling``, the names by which it is saved,
-    and may set ``description``, a sentence for the guarantee.
+    ``dp_accounting`` event, and says which relations it has an accounting for; nothing but
+    the guarantee's words depends on its kind. One that draws its records is made by the sampler
+    that draws (``dpjax.sampling``), never by hand: its numbers are then those of the draw. All
+    answers from one draw are one release, of one joint vector: there is no way to write that two
+    releases share a draw. A kind of your own sets ``mechanism`` and ``sampling``, the
+    names by which it is saved, and may set ``description``, a sentence for the guarantee.
 
     Args:
       name: of the released quantity, as printed.
@@ -86,6 +89,11 @@ class Release:
     """Why no ledger can book it; None where one can."""
     ends_early: ClassVar[bool] = False
     """Whether a run ends when its records are used up."""
+    fields_determine_loss: ClassVar[bool] = True
+    """Whether class and fields determine its loss, so that a ledger may take two steps for alike.
+
+    No subclass inherits the statement, as its loss may read more.
+    """
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)

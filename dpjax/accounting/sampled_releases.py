@@ -62,6 +62,7 @@ class PoissonRelease(BatchRelease):
     undrawn_shift: float = 0.0
 
     sampling: ClassVar[str] = "poisson"
+    fields_determine_loss: ClassVar[bool] = True
 
     def validate(self) -> None:
         super().validate()
@@ -152,6 +153,7 @@ class SubsetRelease(Subsets, BatchRelease):
     """
 
     sampling: ClassVar[str] = "without_replacement"
+    fields_determine_loss: ClassVar[bool] = True
 
     def validate(self) -> None:
         """Raises for a number out of range, or a probability that is not the subset's fraction."""
@@ -200,6 +202,7 @@ class SinglePassRelease(Release):
     disjoint_parts: tuple["SinglePassRelease", ...] = ()
 
     sampling: ClassVar[str] = "single_pass"
+    fields_determine_loss: ClassVar[bool] = True
     ends_early: ClassVar[bool] = True
 
     def validate(self) -> None:

@@ -50,6 +50,7 @@ class SearchRelease(Release):
     public_score: bool = False
 
     mechanism: ClassVar[str] = "search"
+    fields_determine_loss: ClassVar[bool] = True
     is_gaussian: ClassVar[bool] = False
 
     @classmethod

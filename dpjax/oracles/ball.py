@@ -33,7 +33,7 @@ class BallQuery(GradientQuery):
 
     noise = Ball()
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def radius(self) -> Array | float:

@@ -99,7 +99,7 @@ class AccuracyQuery(_Fraction):
       rounding. The score of a record is computed from that record and its place alone.
     """
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     def __post_init__(self):
         if self.relation == "add_or_remove_one":
@@ -170,7 +170,7 @@ class CountQuery(_Fraction):
       in every row, and a loss without a closed form is refused.
     """
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def name(self) -> str:

@@ -42,7 +42,7 @@ class DifferenceQuery(Query):
     gradients_per_record = 2  # here and at the anchor
     _jumps = True
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def name(self) -> str:

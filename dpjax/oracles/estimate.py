@@ -62,7 +62,9 @@ class EstimateQuery(Query):
     batch_size: Array | int
     correlation: PrefixNoise
 
-    sums = ClippedSums(FINISHING)  # sums of micro-batches are finished, and then their sum
+    sums = ClippedSums(
+        FINISHING, reviewed=True
+    )  # sums of micro-batches are finished, and then their sum
 
     @property
     def name(self) -> str:

@@ -25,7 +25,7 @@ class GradientQuery(Query):
 
     sums_units = True
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def name(self) -> str:
@@ -74,7 +74,7 @@ class NetworkQuery(GradientQuery):
     per_layer: bool = static(default=False)
     memory_limit: int | None = static(default=None)
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def _clipped(self) -> ClippedSum:
@@ -94,7 +94,7 @@ class AnchorQuery(GradientQuery):
     Privacy: as many Gaussian mechanisms as renewals; a step that renews nothing reads no record.
     """
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def name(self) -> str:

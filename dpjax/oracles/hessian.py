@@ -37,7 +37,7 @@ class HessianQuery(Query):
     sums_units = True
     gradients_per_record = 0  # Hessians alone
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def name(self) -> str:
@@ -116,7 +116,7 @@ class JointQuery(Query):
 
     sums_units = True
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def name(self) -> str:

@@ -58,7 +58,7 @@ class NewtonQuery(ValueQuery):
     reads = FullBatch
     gradients_per_record = 0  # the Hessian is taken where the gradient was
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     def __post_init__(self):
         _validate.choice("modification", self.modification, MODIFICATIONS)
@@ -93,6 +93,7 @@ class NewtonQuery(ValueQuery):
         ``public`` has ``along``, (p,), released before; only its direction counts, and 0 gives
         noise alone.
         """
+        self._check_dimension(params)
         total = clipped_hessian(
             self.objective.data_term,
             clip_norm=self.clip_norm,

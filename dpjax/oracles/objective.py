@@ -47,7 +47,7 @@ class ObjectiveQuery(MinimizerQuery):
     output_multiplier: Array | float
     dimension: int = static()
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def name(self) -> str:
@@ -135,7 +135,7 @@ class ObjectiveQuery(MinimizerQuery):
         self, key: Array, records: Records, params: Params, **public: Any
     ) -> dict[str, Any]:
         """Returns the tilt, which goes into the objective and never leaves."""
-        del public
+        self._check_dimension(params)
         dtype = shares(records).dtype
         own, noise = derive(key, "tilt", 0), Gaussian()
         return {"tilt": noise.alone(own, params.shape, self.stddev, dtype)}

@@ -28,6 +28,7 @@ from dpjax.placement.shard import Spread, over_shares
 from dpjax.sampling.samplers import Sampler, expect
 
 Records = PyTree
+_BATCH = "sample"  # the purpose of the key that draws the batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -285,15 +286,16 @@ class Query:
         return cond_under_vmap(asked, compute, params, nothing)
 
     def _answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
-        batch, mask = self._drawn(key, records)
-        if isinstance(batch, Spread) and self._sums is None:
-            raise ValueError(
-                f"{type(self).__name__} does not state sums = ClippedSums(), so its sums are those "
-                "of one device: pass the data as they are, without distributed.shard."
-            )
-        secret = self.secret_arguments(key, records, params, **public)
-        exact = over_shares(_exact, batch, mask, self, params, public | secret)
+        exact = self._exact_parts(key, records, params, **public)
         noises, stddevs = self.noises(**public), self.stddevs(params, **public)
+        purposes = [purpose for purpose, _ in noises]
+        # A key drawn with twice gives the same noise twice, or noise that follows the batch.
+        if len({*purposes, _BATCH}) <= len(purposes):
+            raise ValueError(
+                f"noises() of {type(self).__name__} has the purposes {purposes}, of which keys are "
+                f"made: one repeats, or is {_BATCH!r}, which draws the batch, so that noise would "
+                "repeat. Give each part a word of its own."
+            )
         if not isinstance(exact, tuple) or len(exact) != len(noises):
             raise ValueError(
                 f"exact of {type(self).__name__} must return a tuple of {len(noises)} arrays, one "
@@ -305,6 +307,27 @@ class Query:
         )
         return self.postprocess(noisy, params)
 
+    def _exact_parts(
+        self, key: Array, records: Records, params: Params, **public: Any
+    ) -> tuple[Expansion, ...]:
+        """Returns ``exact`` of the batch that ``key`` draws. NOT PRIVATE."""
+        batch, mask = self._drawn(key, records)
+        if isinstance(batch, Spread) and self._sums is None:
+            raise ValueError(
+                f"{type(self).__name__} does not state sums = ClippedSums(), so its sums are those "
+                "of one device: pass the data as they are, without distributed.shard."
+            )
+        secret = self.secret_arguments(key, records, params, **public)
+        # The query and its numbers enter the program of a device's share as arguments.
+        return over_shares(
+            lambda records, mask, query, params, more: query.exact(records, params, mask, **more),
+            batch,
+            mask,
+            self,
+            params,
+            public | secret,
+        )
+
     def _checked_sum(self, noisy: Array, params: Params) -> Array:
         """Returns a flat sum as large as ``params``, or raises for another shape."""
         size = flatten(params)[0].size
@@ -312,7 +335,7 @@ class Query:
             raise ValueError(
                 f"exact of {type(self).__name__} returned a sum of shape {jnp.shape(noisy)}; it "
                 f"must have shape ({size},), one entry for each parameter, unless the class "
-                "defines finish and noisy_parts."
+                "defines postprocess and noisy_parts."
             )
         return noisy
 
@@ -387,8 +410,11 @@ class Query:
         return Event(tuple(released), self.relation)
 
     def _stated(self, quantity: Quantity) -> Quantity:
-        stated = Quantity(asserted_by=type(self).__name__) if self._sums is None else quantity
-        return stated._replace(description=self.description)
+        name, sums = type(self).__name__, self._sums
+        # The words of a proof are dpjax's own alone where dpjax has read the class.
+        stated_by = "" if sums is None or sums.reviewed else name
+        stated = Quantity(asserted_by=name) if sums is None else quantity
+        return stated._replace(description=self.description, stated_by=stated_by)
 
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns the releases of ``event``: by default each answer is one, on its own batch."""
@@ -439,10 +465,4 @@ class Query:
         return self.noise_multiplier * (self._of_mean(bound) * self.divisor)
 
     def _drawn(self, key: Array, records: Records) -> tuple[Records, Array | None]:
-        return self.sampler.draw(derive(key, "sample", 0), records)
-
-
-def _exact(
-    records: Records, mask: Array | None, query: Query, params: Params, public: dict[str, Any]
-) -> tuple[Expansion, ...]:
-    return query.exact(records, params, mask, **public)
+        return self.sampler.draw(derive(key, _BATCH, 0), records)

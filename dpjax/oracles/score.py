@@ -50,10 +50,10 @@ class ScoreQuery(ValueQuery):
 
     clip_norm: Array | float
     hessian_clip_norm: Array | float
-    dimension: int = static(default=1)
-    candidates: int = static(default=1)
+    dimension: int = static()
+    candidates: int = static()
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def name(self) -> str:
@@ -110,6 +110,7 @@ class ScoreQuery(ValueQuery):
             kept, jnp.int32(rows.first), jnp.int32(rows.max_batch_size), rows.max_batch_size
         )
         first = jax.tree.map(lambda leaf: leaf[0], params)
+        self._check_dimension(first)
         dtype = flatten(first)[0].dtype
 
         def one(place: Array, scores: Expansion) -> Expansion:

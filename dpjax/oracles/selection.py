@@ -57,7 +57,7 @@ class SelectionQuery(ValueQuery):
     noise = Gumbel()
     reads = FullBatch
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def name(self) -> str:
@@ -127,6 +127,7 @@ class SelectionQuery(ValueQuery):
             are, the first ones. With 0 of them no record is read and the place is 0.
         """
         del mask
+        self._check_dimension(jax.tree.map(lambda leaf: leaf[0], params))
         gradient_norms, filled = public["gradient_norms"], public["filled"]
         dtype = wide_dtype(gradient_norms.dtype)
         scores = zeros((self.candidates,), dtype)

@@ -22,7 +22,7 @@ class SubspaceQuery(JointQuery):
 
     sums_units = False
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def name(self) -> str:

@@ -206,6 +206,16 @@ def _each(releases: Iterable[Release], words: Callable[[Release], str]) -> list[
     return list(dict.fromkeys(_one_line(words(release)) for release in releases))
 
 
+def _of_kind(words: dict[str, str], kind: str) -> str:
+    # No default: words of a proof must not be printed of a quantity that nobody has described.
+    if kind not in words:
+        raise ValueError(
+            f"guarantee.txt has no words for a quantity of kind {kind!r}: a query of your own "
+            "leaves quantity out, and says in description what is released."
+        )
+    return words[kind]
+
+
 def _digits(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
@@ -230,6 +240,7 @@ def _template(name: str) -> jinja2.Template:
         "label": lambda name: name.replace("_", " "),
         "class": lambda value: type(value).__name__,
         "each": _each,
+        "of_kind": _of_kind,
         "dict": dict,
         "repr": repr,
     }
