@@ -195,10 +195,9 @@ class BallRelease(Release):
         return ball_composition(delta * self.probability, self.count)
 
     def privacy_loss(self, relation: Relation) -> None:
-        del relation
+        return None
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        del orders, relation
         raise ValueError(
             f"ball noise, as of {self.name!r}, has no finite Renyi divergence: some answers "
             "distinguish neighbours with certainty. Use accountant='pld'."

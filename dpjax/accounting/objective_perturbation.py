@@ -56,7 +56,6 @@ class PerturbationRelease(Release):
         return np.array([perturbed_delta(own, relation, e - extra) for e in epsilons]) + 1e-9
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        del orders, relation
         raise ValueError("no Renyi bound is known for objective perturbation.")
 
     @property

@@ -159,7 +159,6 @@ class Release:
 
     def certain_delta_at(self, factor: float) -> float:
         """Returns ``certain_delta`` with ``factor`` times the noise: 0."""
-        del factor
         return 0.0
 
     def parts(self) -> Sequence["Release"]:
@@ -182,7 +181,6 @@ class Release:
         Returns:
           None if ``certain_delta`` is the whole privacy loss.
         """
-        del relation
         # The pair N(0, 1), N(mu, 1) does not know which relation gave mu.
         return losses.gaussian, (1 / self.noise_multiplier,)
 
@@ -204,7 +202,6 @@ class Release:
         Returns:
           None where the losses of all releases are composed.
         """
-        del releases, relation, delta, accountant
         return None
 
     def whole_deltas(
@@ -221,7 +218,6 @@ class Release:
         Returns:
           None where the losses of all releases are composed.
         """
-        del releases, relation, epsilons, scale
         return None
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
@@ -234,7 +230,6 @@ class Release:
         Raises:
           ValueError: if none is known.
         """
-        del relation
         if not self.is_gaussian:
             raise ValueError(f"no Renyi divergence is known for {self.mechanism} noise; use 'pld'.")
         return orders / (2 * self.noise_multiplier**2)

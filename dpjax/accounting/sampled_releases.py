@@ -167,11 +167,9 @@ class SubsetRelease(Subsets, BatchRelease):
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss:
         """Returns the privacy loss, relative to 2 C, the bound on a difference of records."""
-        del relation
         return losses.subset_swap, (self.sampling_probability, 2 / self.noise_multiplier)
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        del relation
         accountant = dp_accounting.rdp.RdpAccountant(
             orders.tolist(), dp_accounting.NeighboringRelation.REPLACE_ONE
         )

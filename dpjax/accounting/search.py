@@ -147,12 +147,10 @@ class SearchRelease(Release):
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss | None:
         """Raises ``ValueError``: no privacy loss distribution is known that composes."""
-        del relation
         raise ValueError(_COMPOSES)
 
     def is_lossless(self, relation: Relation) -> bool:
         """False: a search has losses, though their distribution is not known."""
-        del relation
         return False
 
     def whole_epsilon(

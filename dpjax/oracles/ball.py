@@ -57,7 +57,6 @@ class BallQuery(GradientQuery):
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the standard deviation of a coordinate, in float64."""
-        del params, public
         with jax.enable_x64(True):  # in float32 the ball could be smaller than accounted
             return (float64(self.noise_multiplier) * float64(self.clip_norm) * self._on_sum(1.0),)
 

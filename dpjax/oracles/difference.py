@@ -39,14 +39,11 @@ class DifferenceQuery(Query):
     clip_norm: Array | float
     smoothness: Array | float
 
+    name = "difference"
     gradients_per_record = 2  # here and at the anchor
     _jumps = True
 
     sums = ClippedSums(reviewed=True)
-
-    @property
-    def name(self) -> str:
-        return "difference"
 
     @property
     def quantity(self) -> Quantity:
@@ -59,10 +56,6 @@ class DifferenceQuery(Query):
         if params is None:
             return largest
         return jnp.maximum(self.clipped.bound(params, public["anchor"]), LEAST * largest)
-
-    @property
-    def components(self) -> tuple[tuple[str, float], ...]:
-        return (("difference", float(self.stddev)),)
 
     @property
     def clipped(self) -> ClippedGradDifference:

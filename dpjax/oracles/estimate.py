@@ -62,13 +62,10 @@ class EstimateQuery(Query):
     batch_size: Array | int
     correlation: PrefixNoise
 
+    name = "estimate"
     sums = ClippedSums(
         FINISHING, reviewed=True
     )  # sums of micro-batches are finished, and then their sum
-
-    @property
-    def name(self) -> str:
-        return "estimate"
 
     @property
     def sampler(self) -> SinglePass:
@@ -76,7 +73,6 @@ class EstimateQuery(Query):
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """What one record adds to b times an increment, as the noise's draws see it."""
-        del params, public
         return self.clip_norm * self.correlation.sensitivity
 
     @property
@@ -100,13 +96,11 @@ class EstimateQuery(Query):
 
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns that of a whole run, however many answers: one Gaussian to each record."""
-        del count
         draws = self.noise_draws * self.most_answers(self.sampler.max_batch_size)
         return (self._release(1, noise_draws=draws),)
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns the most gradients a whole run takes, whatever ``count``: two of each record."""
-        del count
         places = self.sampler.max_batch_size
         return Evaluations(2 * places, 2 * -(-places // ROWS) * ROWS)
 
@@ -150,7 +144,6 @@ class EstimateQuery(Query):
             least 1; ``segment``, its number, from which the key is derived, the same for all its
             increments; ``leaf``, the place of this increment in its segment, from 0.
         """
-        del mask
         anchor, start = public["anchor"], public["start"]
         refresh, size = jnp.asarray(public["refresh"]), jnp.asarray(public["size"], jnp.int32)
         rows = as_shuffled(records)
@@ -189,7 +182,6 @@ class EstimateQuery(Query):
 
     def step_key(self, key: Array, step: Array | int, **public: Any) -> Array:
         """Returns the segment's key: its correlated noise is all made of that one."""
-        del step
         return derive(key, self.name, public["segment"])
 
     def initial_score(self, params: Params) -> tuple[Any, ...]:

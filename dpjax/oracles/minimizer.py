@@ -40,6 +40,8 @@ class MinimizerQuery(ValueQuery):
     setting: Setting = static()
     iterations: Array | int
 
+    name = "minimizer"
+    quantity = Quantity("minimizer")
     reads = FullBatch
     evidence = Query.evidence  # of no record the minimiser is 0
 
@@ -54,20 +56,11 @@ class MinimizerQuery(ValueQuery):
             )
 
     @property
-    def name(self) -> str:
-        return "minimizer"
-
-    @property
-    def quantity(self) -> Quantity:
-        return Quantity("minimizer")
-
-    @property
     def gradients_per_record(self) -> int:
         return int(self.iterations)
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """What one record's term of the sum moves the minimiser by, times n: G / mu."""
-        del params, public
         return self.objective.constants.lipschitz / strength_of(self.objective)  # pyright: ignore
 
     @property
@@ -78,10 +71,6 @@ class MinimizerQuery(ValueQuery):
         mu = strength_of(self.objective)
         return exact + 2 * distance_bound(slope, mu, smoothness, self.iterations, self.data_size)
 
-    @property
-    def components(self) -> tuple[tuple[str, float], ...]:
-        return (("minimizer", float(self.stddev)),)
-
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:
@@ -89,7 +78,6 @@ class MinimizerQuery(ValueQuery):
 
         ``public`` may have ``tilt``, of a query with noise in its objective; secret.
         """
-        del mask
         tilt = public.get("tilt")
         if tilt is None:
             tilt = zeros(params.shape, shares(records).dtype)

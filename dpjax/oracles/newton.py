@@ -55,6 +55,8 @@ class NewtonQuery(ValueQuery):
     modification: str = static()
     dimension: int = static()
 
+    name = "newton_direction"
+    purpose = "direction"  # pyright: ignore[reportAssignmentType]
     reads = FullBatch
     gradients_per_record = 0  # the Hessian is taken where the gradient was
 
@@ -63,12 +65,7 @@ class NewtonQuery(ValueQuery):
     def __post_init__(self):
         _validate.choice("modification", self.modification, MODIFICATIONS)
 
-    @property
-    def name(self) -> str:
-        return "newton_direction"
-
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
-        del params, public
         return self.clip_norm / self.floor**2
 
     @property
@@ -80,10 +77,6 @@ class NewtonQuery(ValueQuery):
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
         return (("direction", float(self.stddev)),)
-
-    @property
-    def purpose(self) -> str:
-        return "direction"
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any

@@ -43,14 +43,14 @@ class Query:
     pass over the records says so in ``releases``.
 
     A subclass is a ``pytree_dataclass`` with keyword-only fields. It must define ``name``,
-    ``components``, ``exact`` and ``bound``. It may define
+    ``exact`` and ``bound``. It may define
 
     - the noise: ``noise``, the same for each part, or ``noises``, with ``stddevs``; ``purpose``,
       ``step_key``;
     - what becomes of the noisy parts: ``postprocess``, its inverse ``noisy_parts``, and
       ``evidence``;
-    - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``description``,
-      ``noise_draws`` and ``most_answers``;
+    - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``components``,
+      ``description``, ``noise_draws`` and ``most_answers``;
     - how sums are made: ``sums``, which no subclass inherits, as it may have another ``exact``;
     - which records are read and when: ``sampler``, ``closed_form``, ``is_asked``,
       ``secret_arguments``, ``check_examples``, ``gradients_per_record``.
@@ -65,6 +65,10 @@ class Query:
     setting: Setting
     noise_multiplier: Array | float
 
+    name: ClassVar[str]
+    """The name of the query and of its release, unique among the queries of an algorithm."""
+    quantity: ClassVar[Quantity] = Quantity()
+    """What is released, for the guarantee, which has words for dpjax's own kinds."""
     sums_units: ClassVar[bool] = False
     """Whether ``exact`` is a clipped sum that has a closed form for units of a linear model."""
     noise: ClassVar[Noise] = Gaussian()
@@ -103,11 +107,6 @@ class Query:
         """The sampler, which decides which records an answer reads."""
         return expect(self.reads, self.setting.sampler, type(self).__name__)
 
-    @property
-    def name(self) -> str:
-        """The name of the query and of its release, unique among the queries of an algorithm."""
-        raise NotImplementedError
-
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """Returns a bound on the l2 norm of one record's contribution to the exact sum; public.
 
@@ -125,12 +124,7 @@ class Query:
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
         """Name and noise std of each part of the released mean; for concrete numbers only."""
-        raise NotImplementedError
-
-    @property
-    def quantity(self) -> Quantity:
-        """What is released, for the guarantee, which has words for dpjax's own kinds."""
-        return Quantity()
+        return ((self.name, float(self.stddev)),)
 
     @property
     def purpose(self) -> str:
@@ -155,7 +149,6 @@ class Query:
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         """Returns (word for the key, law of the noise) for each part of the exact value."""
-        del public
         return ((self.purpose, self.noise),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
@@ -228,7 +221,6 @@ class Query:
           step: number of the step.
           **public: as ``exact``.
         """
-        del public
         return derive(key, self.name, step)
 
     def check_examples(self, examples: PyTree, params: Params) -> None:
@@ -240,7 +232,6 @@ class Query:
 
         Privacy: may read shapes and dtypes, no value.
         """
-        del examples, params
 
     def secret_arguments(
         self, key: Array, records: Records, params: Params, **public: Any
@@ -259,7 +250,6 @@ class Query:
         Privacy: SECRET; they live within one answer. What they read of a record moves the answer
           even where that record is not drawn: ``bound`` and ``releases`` must count it.
         """
-        del key, records, params, public
         return {}
 
     def answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:

@@ -53,11 +53,8 @@ class ScoreQuery(ValueQuery):
     dimension: int = static()
     candidates: int = static()
 
+    name = "scores"
     sums = ClippedSums(reviewed=True)
-
-    @property
-    def name(self) -> str:
-        return "scores"
 
     @property
     def quantity(self) -> Quantity:
@@ -71,7 +68,6 @@ class ScoreQuery(ValueQuery):
 
     def bound(self, params: Params | None = None, **public: Any) -> float:
         """How far one record moves m times the vector, in clip norms."""
-        del params, public
         errors = 2 * self.dimension * EIGENVALUE_ERROR * self.sampler.expected
         return (2 * self.candidates) ** 0.5 * (1 + errors)
 
@@ -103,7 +99,6 @@ class ScoreQuery(ValueQuery):
           mask: None.
           **public: ``filled``, how many there are, the first ones. The others get noise around 0.
         """
-        del mask
         kept = as_shuffled(records)
         rows = self.sampler
         batch, mask = rows.minibatch(
@@ -122,7 +117,6 @@ class ScoreQuery(ValueQuery):
         return (lax.fori_loop(0, public["filled"], one, zeros((2, self.candidates), dtype)),)
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Scores:
-        del params
         return Scores(*(self._units.astype(noisy[0].dtype)[:, None] * noisy[0]))
 
     def noisy_parts(self, answer: Scores) -> tuple[Array, ...]:

@@ -20,16 +20,13 @@ class ValueQuery(Query):
             )
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        del params, public
         return (self.stddev,)
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
-        del params
         return noisy[0]
 
     def noisy_parts(self, answer: PyTree) -> tuple[Array, ...]:
         return (answer,)
 
     def evidence(self, answer: PyTree, params: Params, **public: Any) -> list[tuple[Any, Any]]:
-        del answer, params, public
         return []

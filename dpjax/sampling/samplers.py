@@ -83,7 +83,6 @@ class Sampler:
           drawn: that where the canary, the only record that contributes, is drawn.
           undrawn: that where it is not.
         """
-        del undrawn
         return drawn
 
     def with_known_order(self, key: Array) -> "Sampler":
@@ -91,7 +90,6 @@ class Sampler:
 
         An audit's attacker knows it, as everybody may.
         """
-        del key
         return self
 
     def prepare(self, key: Array, records: PyTree) -> PyTree:
@@ -101,7 +99,6 @@ class Sampler:
           key: used for this alone.
           records: pytree whose leaves share their leading axis.
         """
-        del key
         return records
 
     def draw(self, key: Array, records: PyTree) -> tuple[PyTree, Array | None]:
@@ -222,11 +219,9 @@ class FullBatch(Sampler):
         return (records_moved(relation) + rounding_error) * record_norm
 
     def sample(self, key: Array, n: int) -> Batch:
-        del key
         return Batch(jnp.arange(n, dtype=jnp.int32), jnp.ones(n, bool))
 
     def draw(self, key: Array, records: PyTree) -> tuple[PyTree, None]:
-        del key
         return records, None
 
 

@@ -109,7 +109,6 @@ class SinglePass(Sampler):
         return KnownOrder(self.data_size, self.first, self.last, order=order)
 
     def draw(self, key: Array, records: Any) -> tuple[Any, None]:
-        del key
         return records, None
 
     def minibatch(
@@ -152,5 +151,4 @@ class KnownOrder(SinglePass):
     order: Array = dataclasses.field(kw_only=True)
 
     def prepare(self, key: Array, records: PyTree) -> ShuffledRecords:
-        del key
         return ShuffledRecords(records, self.order)
