@@ -148,6 +148,7 @@ class BallRelease(Release):
     mechanism: ClassVar[str] = "ball"
     fields_determine_loss: ClassVar[bool] = True
     is_gaussian: ClassVar[bool] = False
+    is_lossless: ClassVar[bool] = True
     ledger_objection: ClassVar[str | None] = (
         "noise uniform in a ball has the same delta at every epsilon, and no additive Gaussian "
         "or Renyi cost that a ledger could record. Use Gaussian noise (dp_gradient_descent, "
@@ -183,12 +184,8 @@ class BallRelease(Release):
         """
         return ball_delta(self.sensitivity, self.radius, self.dimension) * self.probability
 
-    @property
-    def certain_delta(self) -> float:
-        return self.certain_delta_at(1.0)
-
-    def certain_delta_at(self, factor: float) -> float:
-        """Returns ``certain_delta`` with ``factor`` times the noise, also where balls are apart."""
+    def certain_delta(self, factor: float = 1.0) -> float:
+        # Unlike the release itself, one of less noise may have balls that are apart.
         radius = factor * self.radius
         apart = self.sensitivity >= 2 * radius
         delta = 1.0 if apart else ball_delta(self.sensitivity, radius, self.dimension)

@@ -83,6 +83,8 @@ class Release:
     std_of: ClassVar[str] = "mean"
     is_gaussian: ClassVar[bool] = True
     """Whether it is exactly a Gaussian mechanism of this multiplier for every record."""
+    is_lossless: ClassVar[bool] = False
+    """Whether ``certain_delta`` is the whole privacy loss, as of ball noise."""
     is_subsampled: ClassVar[bool] = False
     """Whether records are sampled, so that subsampling amplifies privacy."""
     ledger_objection: ClassVar[str | None] = None
@@ -152,13 +154,11 @@ class Release:
         """The charge to delta for failures of all ``count`` releases, over 1 + e^epsilon."""
         return self.count * self.failure_probability
 
-    @property
-    def certain_delta(self) -> float:
-        """Probability that the ``count`` releases distinguish neighbours with certainty: 0."""
-        return 0.0
+    def certain_delta(self, factor: float = 1.0) -> float:
+        """Returns the probability that the ``count`` releases tell neighbours apart with certainty.
 
-    def certain_delta_at(self, factor: float) -> float:
-        """Returns ``certain_delta`` with ``factor`` times the noise: 0."""
+        ``factor`` is the noise, relative to that of the release.
+        """
         return 0.0
 
     def parts(self) -> Sequence["Release"]:
@@ -179,14 +179,10 @@ class Release:
           relation: the one that the multiplier refers to.
 
         Returns:
-          None if ``certain_delta`` is the whole privacy loss.
+          None of a kind that ``is_lossless``.
         """
         # The pair N(0, 1), N(mu, 1) does not know which relation gave mu.
         return losses.gaussian, (1 / self.noise_multiplier,)
-
-    def is_lossless(self, relation: Relation) -> bool:
-        """Returns whether ``certain_delta`` is the whole privacy loss, as of ball noise."""
-        return self.privacy_loss(relation) is None
 
     def whole_epsilon(
         self, releases: Sequence["Release"], relation: Relation, delta: float, accountant: str

@@ -52,7 +52,7 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
       batches have that of ``losses.poisson_swap``, whose multiplier is relative to one record's
       bound C; subsets that of ``losses.subset_swap``, relative to 2 C.
     """
-    certain = _certain_delta(releases)
+    certain = _compose(release.certain_delta() for release in releases)
     pieces = _pieces(releases, relation)
     if not pieces or certain >= delta:
         # At epsilon 0, where (1 + e^epsilon) is 2; a larger one does not reduce the certain part.
@@ -86,7 +86,7 @@ def pld_deltas(
     [1.e-05]
     """
     lossy = [r.scaled(scale) for r in releases if r.privacy_loss(relation) is not None]
-    delta = np.full(len(epsilons), _compose(r.certain_delta_at(scale) for r in releases))
+    delta = np.full(len(epsilons), _compose(r.certain_delta(scale) for r in releases))
     if lossy:
         profiles = _profiles(tuple(_pieces(lossy, relation)), relation == "replace_one")
         delta = delta + np.max([profile.delta(epsilons) for profile in profiles], axis=0)
@@ -171,12 +171,8 @@ def _with_failures(
         epsilon = larger * (1 + 1e-9) + 1e-12
 
 
-def _certain_delta(releases: Sequence[Release]) -> float:
-    """The probability that all releases together distinguish neighbours with certainty."""
-    return _compose(release.certain_delta for release in releases)
-
-
 def _compose(certain: Iterable[float]) -> float:
+    """The probability that all releases together distinguish neighbours with certainty."""
     deltas = [delta for delta in certain if delta]
     if max(deltas, default=0.0) >= 1:
         return 1.0

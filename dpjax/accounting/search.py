@@ -149,10 +149,6 @@ class SearchRelease(Release):
         """Raises ``ValueError``: no privacy loss distribution is known that composes."""
         raise ValueError(_COMPOSES)
 
-    def is_lossless(self, relation: Relation) -> bool:
-        """False: a search has losses, though their distribution is not known."""
-        return False
-
     def whole_epsilon(
         self, releases: Sequence[Release], relation: Relation, delta: float, accountant: str
     ) -> float | None:

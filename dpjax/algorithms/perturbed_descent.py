@@ -141,7 +141,7 @@ def _check_choices(
 def _check_delta(event: Event, budget: PrivacyBudget) -> None:
     if epsilon(event, (1 - _ROUNDING) * budget.delta, budget.relation) > 0:
         (release,) = event.releases
-        found = release.certain_delta + 2 * event.failure_probability
+        found = release.certain_delta() + 2 * event.failure_probability
         raise ValueError(
             f"this noise gives delta {found:.4g} at every epsilon ({budget.relation}), over the "
             f"budget of {budget.delta:g}; raise the radius, or leave it out."

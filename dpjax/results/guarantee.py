@@ -141,7 +141,7 @@ def _facts(event: Event, data_size: int) -> dict[str, Any]:
         "failing": list(_failing(growing)),
         "failing_constantly": list(_failing(constant)),
         # Where no loss is composed, delta is charged what it is at epsilon 0, whatever the epsilon.
-        "lossless": all(release.is_lossless(event.relation) for release in releases),
+        "lossless": all(release.is_lossless for release in releases),
         "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
     }
 
@@ -150,7 +150,7 @@ def _law(event: Event) -> str:
     """How losses add up: composed, in a closed form by name, or as a class from elsewhere says."""
     if event.is_gaussian:
         return "gaussian"
-    lossless = all(release.is_lossless(event.relation) for release in event.releases)
+    lossless = all(release.is_lossless for release in event.releases)
     for release in event.releases:
         if lossless or type(release).whole_epsilon is not Release.whole_epsilon:
             return release.mechanism
