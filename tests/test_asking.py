@@ -157,7 +157,7 @@ def test_a_class_that_has_changed_since_is_counted_anew(train, monkeypatch):
     """As in a notebook that loads a module again: neither class nor shapes are others."""
     train(build(), records(), seed=0)
     changed = lambda algorithm, key, state, ask: closes(algorithm, ask, state)  # noqa: E731
-    monkeypatch.setattr(Descent, "close", changed)
+    monkeypatch.setattr(Descent, "finalize", changed)
     with pytest.raises(ValueError, match="asked 5 times in 4 steps"):
         train(build(), records(), key=dpjax.random_key())
 
