@@ -85,6 +85,10 @@ class Release:
     """Whether it is exactly a Gaussian mechanism of this multiplier for every record."""
     is_lossless: ClassVar[bool] = False
     """Whether ``certain_delta`` is the whole privacy loss, as of ball noise."""
+    failure_probability: ClassVar[float] = 0.0
+    """Bound on the total variation between an actual and an accounted release."""
+    constant_charge: ClassVar[float] = 0.0
+    """The part of delta charged for all ``count`` releases at any epsilon."""
     is_subsampled: ClassVar[bool] = False
     """Whether records are sampled, so that subsampling amplifies privacy."""
     ledger_objection: ClassVar[str | None] = None
@@ -140,16 +144,6 @@ class Release:
         return self.noise_multiplier * self.sensitivity
 
     @property
-    def failure_probability(self) -> float:
-        """Bound on the total variation between an actual and an accounted release: 0."""
-        return 0.0
-
-    @property
-    def constant_charge(self) -> float:
-        """The part of delta charged for all ``count`` releases at any epsilon: 0."""
-        return 0.0
-
-    @property
     def growing_charge(self) -> float:
         """The charge to delta for failures of all ``count`` releases, over 1 + e^epsilon."""
         return self.count * self.failure_probability
@@ -187,32 +181,15 @@ class Release:
     def whole_epsilon(
         self, releases: Sequence["Release"], relation: Relation, delta: float, accountant: str
     ) -> float | None:
-        """Returns the epsilon of an event with this release, if it is not computed by composition.
-
-        Args:
-          releases: all of the event.
-          relation: of the event.
-          delta: strictly between 0 and 1.
-          accountant: as in ``epsilon``.
-
-        Returns:
-          None where the losses of all releases are composed.
-        """
+        """Returns the epsilon of an event of ``releases``; None where their losses are composed."""
         return None
 
     def whole_deltas(
         self, releases: Sequence["Release"], relation: Relation, epsilons: np.ndarray, scale: float
     ) -> np.ndarray | None:
-        """Returns the deltas of an event with this release, if they are not from composition.
+        """Returns the deltas of an event of ``releases``; None where their losses are composed.
 
-        Args:
-          releases: all of the event.
-          relation: of the event.
-          epsilons: at least 0.
-          scale: the noise, relative to that of the releases.
-
-        Returns:
-          None where the losses of all releases are composed.
+        ``scale`` is the noise, relative to that of the releases; ``epsilons`` are at least 0.
         """
         return None
 

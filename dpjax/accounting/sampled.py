@@ -73,13 +73,8 @@ def pld_deltas(
 ) -> np.ndarray:
     """Returns the delta that ``releases`` spend together at each of ``epsilons``.
 
-    An upper bound, charged like that of ``pld_epsilon``.
-
-    Args:
-      releases: any that are accounted by composition.
-      relation: the one their multipliers refer to.
-      epsilons: at least 0.
-      scale: the noise, relative to that of the releases.
+    An upper bound, charged like that of ``pld_epsilon``. Epsilons are at least 0; ``scale`` is the
+    noise, relative to that of the releases.
 
     >>> release = Release("gradient", 1, 1.0)
     >>> print(pld_deltas([release], "zero_out", np.array([4.3772])).round(7))
@@ -98,11 +93,6 @@ def pld_deltas(
 def rdp_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -> float:
     """Returns the epsilon that ``releases`` spend together, from their Renyi divergences.
 
-    Args:
-      releases: see ``pld_epsilon``.
-      relation: the one their multipliers refer to.
-      delta: strictly between 0 and 1.
-
     Raises:
       ValueError: for Poisson batches under ``replace_one``, for which no Renyi bound is known, or
         if an order has no finite divergence.
@@ -119,11 +109,6 @@ def renyi_divergences(
     releases: Sequence[Release], relation: Relation, orders: np.ndarray
 ) -> np.ndarray:
     """Returns the Renyi divergence of all ``releases`` together at each order.
-
-    Args:
-      releases: any.
-      relation: the one their multipliers refer to.
-      orders: above 1.
 
     Raises:
       ValueError: for an order that is not above 1, for Poisson batches under ``replace_one`` or

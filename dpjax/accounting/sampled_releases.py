@@ -73,7 +73,6 @@ class PoissonRelease(BatchRelease):
 
     @property
     def ledger_objection(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Why no ledger can book it."""
         if not self.undrawn_shift:
             return None
         return (
@@ -83,7 +82,6 @@ class PoissonRelease(BatchRelease):
         )
 
     def check_relation(self, relation: Relation) -> None:
-        """Raises under ``replace_one`` if there is an exact term over all records."""
         if relation == "replace_one" and self.undrawn_shift:
             raise ValueError(
                 "batches combined with an exact (un-noised) term over all records have no proven "
@@ -135,7 +133,6 @@ class Subsets:
     """Releases on uniformly random subsets, whose accounting is for ``replace_one`` alone."""
 
     def check_relation(self, relation: Relation) -> None:
-        """Raises unless the relation is ``replace_one``."""
         if relation != "replace_one":
             raise ValueError(
                 "sampling without replacement has an accounting under relation='replace_one' only "
@@ -156,7 +153,6 @@ class SubsetRelease(Subsets, BatchRelease):
     fields_determine_loss: ClassVar[bool] = True
 
     def validate(self) -> None:
-        """Raises for a number out of range, or a probability that is not the subset's fraction."""
         super().validate()
         if self.sampling_probability != self.max_batch_size / self.data_size:
             raise ValueError(
@@ -204,7 +200,6 @@ class SinglePassRelease(Release):
     ends_early: ClassVar[bool] = True
 
     def validate(self) -> None:
-        """Raises for a number out of range, or parts that do not fit."""
         object.__setattr__(self, "data_size", _validate.positive_int("data_size", self.data_size))
         if self.count != 1:
             raise ValueError(

@@ -134,7 +134,6 @@ class SearchRelease(Release):
 
     @property
     def ledger_objection(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Why no ledger can book it."""
         objections = (release.ledger_objection for release in self._released)
         return next((words for words in objections if words is not None), None)
 

@@ -81,22 +81,19 @@ class MinimizerQuery(ValueQuery):
         tilt = public.get("tilt")
         if tilt is None:
             tilt = zeros(params.shape, shares(records).dtype)
-        return (minimum(self, records, tilt),)
-
-
-def minimum(query: MinimizerQuery, records: Records, tilt: Expansion) -> Expansion:
-    """Returns the minimiser of a query's objective plus <tilt, w>. NOT PRIVATE."""
-    slope, smoothness, _ = query.objective.constants  # pyright: ignore
-    return ridge_minimum(
-        query.objective.linear,  # pyright: ignore
-        records,
-        tilt,
-        strength_of(query.objective),
-        slope,
-        smoothness,
-        query.iterations,
-        query.data_size,
-    )
+        slope, smoothness, _ = self.objective.constants  # pyright: ignore
+        # A fixed number of steps, whatever the data: a test of convergence would read them.
+        minimum = ridge_minimum(
+            self.objective.linear,  # pyright: ignore
+            records,
+            tilt,
+            strength_of(self.objective),
+            slope,
+            smoothness,
+            self.iterations,
+            self.data_size,
+        )
+        return (minimum,)
 
 
 def iterations_of(objective: Objective, ratio: float) -> int:

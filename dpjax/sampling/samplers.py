@@ -207,12 +207,10 @@ class FullBatch(Sampler):
 
     @property
     def expected(self) -> float:
-        """The public divisor of sums."""
         return float(self.data_size)
 
     @property
     def max_batch_size(self) -> int:
-        """The most records a batch holds: all."""
         return self.data_size
 
     def sum_scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
@@ -247,12 +245,10 @@ class WithoutReplacement(Sampler):
 
     @property
     def expected(self) -> float:
-        """The public divisor of sums."""
         return float(self.size)
 
     @property
     def max_batch_size(self) -> int:
-        """The most records a batch holds: always as many."""
         return self.size
 
     @property

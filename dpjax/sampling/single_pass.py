@@ -83,12 +83,10 @@ class SinglePass(Sampler):
 
     @property
     def expected(self) -> float:
-        """Number of places."""
         return float(self.last - self.first)
 
     @property
     def max_batch_size(self) -> int:
-        """Number of places; no batch is larger."""
         return self.last - self.first
 
     def sum_scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
