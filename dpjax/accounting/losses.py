@@ -148,7 +148,8 @@ def selection(pure_epsilon: float, gap: float) -> PrivacyLossDistribution:
 
     The log-ratios of its outcomes lie within some [t - r, t], r the pure epsilon, 0 <= t <= r. So
     for one t its profile is at most that of losses t and t - r alone, (1 - e^(t - r))
-    (1 - e^(e - t)) / (1 - e^-r), which t = (e + r) / 2 maximises. A profile is bounded at every e at once by
+    (1 - e^(e - t)) / (1 - e^-r), which t = (e + r) / 2 maximises. A profile is bounded at every e
+    at once by
 
       delta(e) = (1 - e^((e - r) / 2))^2 / (1 - e^-r) for |e| <= r.
 
