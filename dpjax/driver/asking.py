@@ -67,6 +67,7 @@ class Asking:
         answer = query.answer(own, self._bound.records, params, **public)
         counts = 1.0 if condition is None else jnp.asarray(condition, jnp.float32)
         evidence = query.evidence(answer, params, **public)
+        # A step that was not asked has noise 0, which is no evidence.
         self.evidence += [jnp.array(pair, jnp.float32) * counts for pair in evidence]
         # Post-processing: the dtype follows the parameters, whatever that of the data.
         wide = wide_dtype(params)
@@ -115,6 +116,7 @@ def _same(query: Query, own: Query) -> bool:
     if query is own:
         return True
     (numbers, kind), (others, other) = jax.tree.flatten(query), jax.tree.flatten(own)
+    # By identity: equal numbers may be tracers, which cannot be compared.
     return kind == other and all(a is b for a, b in zip(numbers, others, strict=True))
 
 
@@ -174,6 +176,7 @@ def questions(
         found.append(Questions(tuple(ask.asked), tuple(last.asked)))
         return state, certified
 
+    # Any key does: only shapes are traced.
     key = jax.eval_shape(lambda: jax.random.key(0))
     jax.eval_shape(trace, algorithm, examples, params, key)
     return found[-1]

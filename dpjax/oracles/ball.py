@@ -48,6 +48,7 @@ class BallQuery(GradientQuery):
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:
         (total,) = super().exact(records, params, mask, **public)
+        # Not only more: in fewer dimensions a ball of this radius has another delta.
         if total.leading.size != self.dimension:
             raise ValueError(
                 f"dimension={self.dimension} was declared, but there are {total.leading.size} "

@@ -52,6 +52,7 @@ class _Fraction(Query):
         return (sums.count(prepared(linear, records, mask), have),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        # On the count, whose sensitivity is 1.
         return (self.noise_multiplier,)
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Array:

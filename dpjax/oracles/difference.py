@@ -55,6 +55,7 @@ class DifferenceQuery(Query):
         largest = 2 * self.clip_norm
         if params is None:
             return largest
+        # At the anchor itself the bound is 0, and noise of scale 0 would release the exact sum.
         return jnp.maximum(self.clipped.bound(params, public["anchor"]), LEAST * largest)
 
     @property

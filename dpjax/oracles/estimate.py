@@ -26,6 +26,7 @@ from dpjax.sampling.samplers import expect
 
 ROWS = 256
 """Records of a micro-batch: an answer costs as many of them as its batch holds."""
+# Above the rounding of the float32 products below: sizes and noise err upwards.
 _SHARE = 2.0**-20
 
 
@@ -114,6 +115,7 @@ class EstimateQuery(Query):
         It is b min(2 C, M |params - anchor|) / C, rounded up, and 1 at least.
         """
         bound = self._difference(jnp.inf).bound(params, anchor)
+        # At any size: the clip by size is what this size is chosen for.
         exact = self.batch_size * (bound / self.clip_norm) * (1 + _SHARE)
         return jnp.maximum(jnp.ceil(exact), 1).astype(jnp.int32)
 
@@ -165,6 +167,7 @@ class EstimateQuery(Query):
         minibatch = self.sampler.minibatch(rows, start, size, ROWS)
         dtype = jax.eval_shape(fresh, *minibatch).dtype
         bound = jnp.where(refresh, self.clip_norm, difference.bound(params, anchor))
+        # The grid follows the bound of the one that is asked, which is public.
         summand = Summand(flatten(params)[0].shape, dtype, bound)
         # One of the two reads no micro-batch, so that it costs nothing.
         total = summand.zero()
@@ -208,6 +211,7 @@ class EstimateQuery(Query):
         )
 
     def _limit(self, size: Array) -> Array | float:
+        # Correlated noise has one scale for a segment, so no increment may move by more than C / b.
         # Independent noise follows what a difference moves, however much that is.
         if self.correlation.is_independent:
             return math.inf

@@ -59,6 +59,7 @@ class HessianQuery(Query):
 
     @property
     def noise_draws(self) -> int:
+        # An upper bound: one triangle is drawn.
         return self.setting.dimension * self.setting.dimension
 
     def exact(
@@ -116,6 +117,7 @@ class JointQuery(Query):
         """The gradient's weight: the joint vector is clipped to norm 1."""
         return self.gradient_weight
 
+    # The joint vector's noise is spherical in this form alone: its one bound pays for both parts.
     isometric = True
 
     @property

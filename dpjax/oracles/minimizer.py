@@ -69,6 +69,7 @@ class MinimizerQuery(ValueQuery):
         exact = self.sampler.scale(self.bound(), self.relation)
         slope, smoothness, _ = self.objective.constants  # pyright: ignore
         mu = strength_of(self.objective)
+        # Twice: the answers on both data sets may start that far from their minima.
         return exact + 2 * distance_bound(slope, mu, smoothness, self.iterations, self.data_size)
 
     def exact(

@@ -98,9 +98,11 @@ class NewtonQuery(ValueQuery):
             mean = lax.div(
                 to_float64(total), lax.full_like(to_float64(total), float(self.data_size))
             )
+            # In float32 the eigenvectors would err by more than one record moves them.
             vectors, values = lax.linalg.eigh(mean + float64(regularizer))
             wanted = float64(public["along"])
             length = jnp.sqrt(jnp.sum(wanted * wanted))
+            # Without a direction it is 0, and the answer noise alone; 0 / 0 would be NaN.
             unit = jnp.where(length > 0, wanted / jnp.where(length > 0, length, 1), 0)
             turned = jnp.sum(vectors * unit[:, None], axis=0) * self._inverse(values)
             return (from_float64(jnp.sum(vectors * turned[None, :], axis=1), dtype),)

@@ -270,6 +270,7 @@ class Query:
         def compute(params: Params) -> PyTree:
             return self._answer(key, records, params, **public)
 
+        # Its shapes alone: nothing is asked yet.
         nothing = jax.tree.map(
             lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(compute, params)
         )
@@ -332,6 +333,7 @@ class Query:
     def evaluations(self, count: int) -> Evaluations:
         """Returns how many gradients ``count`` answers compute; for concrete numbers only."""
         rows = self.sampler.max_batch_size
+        # As sums are made: of whole blocks of rows.
         padded = -(-rows // BLOCK) * BLOCK if rows > BLOCK else rows
         declared = round(count * self.gradients_per_record * float(self.divisor))
         return Evaluations(declared, count * self.gradients_per_record * padded)
@@ -434,6 +436,7 @@ class Query:
 
     def rounding_error_of(self, rows: int) -> float:
         """Returns ``rounding_error`` for sums over at most so many rows."""
+        # Where a record may be added, sums may have more rows than are declared.
         charged = most_rows(rows, self.relation, self.in_any_row)
         shifted = 0.0 if self.in_any_row else shift_rounding_error(charged, self.relation)
         # Without a statement records may be added one by one, as by ``accumulate``.

@@ -101,6 +101,7 @@ class ScoreQuery(ValueQuery):
         """
         kept = as_shuffled(records)
         rows = self.sampler
+        # One read for all candidates: they are scored on the same held-out records.
         batch, mask = rows.minibatch(
             kept, jnp.int32(rows.first), jnp.int32(rows.max_batch_size), rows.max_batch_size
         )
@@ -153,5 +154,6 @@ class ScoreQuery(ValueQuery):
             gradient = mean + float64(flatten(own)[0])
             norm = jnp.sqrt(jnp.sum(gradient * gradient)) / float64(self.clip_norm)
             curvature = smallest / float64(self.hessian_clip_norm)
+            # In these units one record moves every number by 1 / m: one scale of noise serves all.
             both = lax.concatenate([lax.reshape(norm, (1,)), lax.reshape(curvature, (1,))], 0)
             return from_float64(both, dtype)

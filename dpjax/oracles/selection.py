@@ -95,6 +95,7 @@ class SelectionQuery(ValueQuery):
     def gumbel_scale(self) -> Array:
         """Scale of the noise on a score, float64."""
         with jax.enable_x64(True):
+            # In float64, as the scores that the noise is added to.
             wide = dataclasses.replace(
                 self,
                 clip_norm=float64(self.clip_norm),
@@ -118,6 +119,7 @@ class SelectionQuery(ValueQuery):
         gradient_norms, filled = public["gradient_norms"], public["filled"]
         dtype = wide_dtype(gradient_norms.dtype)
         scores = zeros((self.candidates,), dtype)
+        # A slot without a candidate is never chosen.
         scores = Expansion((jnp.full_like(scores.leading, -math.inf), *scores.terms[1:]))
 
         def one(place: Array, scores: Expansion) -> Expansion:

@@ -214,6 +214,7 @@ class FullBatch(Sampler):
         return self.data_size
 
     def sum_scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
+        # Every record is read, so what counts is how far neighbouring sums are apart.
         return (records_moved(relation) + rounding_error) * record_norm
 
     def sample(self, key: Array, n: int) -> Batch:
@@ -288,6 +289,7 @@ class WithoutReplacement(Sampler):
         drawn, mask = skips.distinct(key, self._fewer, trials, n)
         if self._fewer == self.size:
             return Batch(drawn, mask)
+        # Masked slots point at row n, which is not there and is dropped.
         left_out = jnp.zeros(n, bool).at[jnp.where(mask, drawn, n)].set(True, mode="drop")
         holdout = jnp.nonzero(~left_out, size=self.size)[0].astype(jnp.int32)
         return Batch(holdout, jnp.ones(self.size, bool))

@@ -96,6 +96,7 @@ class SinglePass(Sampler):
                 "record shifts later ones into other batches. Declare zero_out or replace_one, "
                 "for which n is public."
             )
+        # A record is in one batch at most, and may be replaced there: so both norms count at once.
         return records_moved(relation) * (record_norm * (1 + rounding_error))
 
     def prepare(self, key: Array, records: PyTree) -> ShuffledRecords:
@@ -131,6 +132,7 @@ class SinglePass(Sampler):
             )
         places = start + jnp.arange(rows, dtype=jnp.int32)
         mask = (places < start + size) & (places >= self.first) & (places < self.last)
+        # A masked place reads record order[0], whose part the mask then makes 0.
         indices = records.order[jnp.where(mask, places, 0)]
         return take(records.rows, indices), mask
 
