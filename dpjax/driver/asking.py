@@ -252,10 +252,8 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
         # Of answers on a condition there are as many as the event says, each as long as traced.
         counted = booked[query.name] if query.name in conditional else times
         draws += query.most_answers(counted) * most[query.name]
-        if not times:
-            continue
         # The query says what so many answers release: those of a single pass are one release.
-        for needed in query.event(times).releases:
+        for needed in query.event(times).releases if times else ():
             if needed.count > booked[needed.name]:
                 raise ValueError(
                     f"{type(query).__name__} is asked {times} times in {steps} steps and "

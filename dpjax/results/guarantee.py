@@ -209,25 +209,13 @@ def _each(releases: Iterable[Release], words: Callable[[Release], str]) -> list[
 def _of_kind(words: dict[str, str], kind: str) -> str:
     # No default: words of a proof must not be printed of a quantity that nobody has described.
     if kind not in words:
-        raise ValueError(
-            f"guarantee.txt has no words for a quantity of kind {kind!r}: a query of your own "
-            "leaves quantity out, and says in description what is released."
-        )
+        raise ValueError(f"no words for a quantity of kind {kind!r}: state a description instead.")
     return words[kind]
 
 
-def _digits(value: float, digits: int = 4) -> str:
-    return f"{value:.{digits}g}"
-
-
-def _thousands(value: float, digits: int | None = None) -> str:
-    return f"{value:,}" if digits is None else f"{value:,.{digits}g}"
-
-
 def _template(name: str) -> jinja2.Template:
-    folder = jinja2.FileSystemLoader(pathlib.Path(__file__).parent)
     environment = jinja2.Environment(  # text, in which nothing can be markup
-        loader=folder,
+        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
         finalize=_one_line,
         trim_blocks=True,
@@ -235,8 +223,8 @@ def _template(name: str) -> jinja2.Template:
     )
     environment.filters |= {
         "ceil": ceil,
-        "digits": _digits,
-        "thousands": _thousands,
+        "digits": lambda value, digits=4: f"{value:.{digits}g}",
+        "thousands": lambda value, digits="": f"{value:,.{digits}g}" if digits else f"{value:,}",
         "label": lambda name: name.replace("_", " "),
         "class": lambda value: type(value).__name__,
         "each": _each,

@@ -254,7 +254,6 @@ class WithoutReplacement(Sampler):
 
     @property
     def probability(self) -> float:
-        """The probability of a record being drawn."""
         return self.size / self.data_size
 
     @property
@@ -276,10 +275,6 @@ class WithoutReplacement(Sampler):
         return record_norm * (1 + rounding_error)
 
     def sample(self, key: Array, n: int) -> Batch:
-        """Returns one draw.
-
-        There must be ``data_size`` records.
-        """
         if n != self.data_size:
             raise ValueError(
                 f"subsets of {self.data_size} records were declared, but the data have another "

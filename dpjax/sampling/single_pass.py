@@ -100,7 +100,6 @@ class SinglePass(Sampler):
         return records_moved(relation) * (record_norm * (1 + rounding_error))
 
     def prepare(self, key: Array, records: PyTree) -> ShuffledRecords:
-        """Returns the records in the random order of this training, see ``ordered``."""
         return ordered(key, records)
 
     def with_known_order(self, key: Array) -> "KnownOrder":

@@ -107,11 +107,7 @@ def bernoulli_mask(
 
 
 def overflow_probability(probability: float, max_batch_size: int, n: int) -> float:
-    """Returns P(Binomial(n, probability) > max_batch_size), rounded up.
-
-    >>> print(round(overflow_probability(0.5, 1, 2), 6))
-    0.25
-    """
+    """Returns P(Binomial(n, probability) > max_batch_size), rounded up."""
     if max_batch_size >= n:
         return 0.0
     tail = float(stats.binom.sf(max_batch_size, n, probability))
@@ -151,9 +147,6 @@ def distinct_trials(count: int, n: int) -> tuple[int, float]:
     Returns:
       The number of draws, and a bound, at most 2^-64, on the probability that they do not: all lie
       in a set of count - 1 (union bound), or their number is far below its mean (McDiarmid).
-
-    >>> distinct_trials(1, 10)[0], distinct_trials(5_000, 35_000)[0]
-    (1, 5817)
     """
     if count == 1:
         return 1, 0.0
