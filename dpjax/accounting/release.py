@@ -85,8 +85,6 @@ class Release:
     """Whether it is exactly a Gaussian mechanism of this multiplier for every record."""
     is_lossless: ClassVar[bool] = False
     """Whether ``certain_delta`` is the whole privacy loss, as of ball noise."""
-    failure_probability: ClassVar[float] = 0.0
-    """Bound on the total variation between an actual and an accounted release."""
     constant_charge: ClassVar[float] = 0.0
     """The part of delta charged for all ``count`` releases at any epsilon."""
     is_subsampled: ClassVar[bool] = False
@@ -142,6 +140,12 @@ class Release:
     def stddev(self) -> float:
         """Standard deviation of the noise on the mean, in the units of ``sensitivity``."""
         return self.noise_multiplier * self.sensitivity
+
+    # A property: as a class variable it would hide the field that batches have of this name.
+    @property
+    def failure_probability(self) -> float:
+        """Bound on the total variation between an actual and an accounted release: 0."""
+        return 0.0
 
     @property
     def growing_charge(self) -> float:
