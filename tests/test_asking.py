@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from dpjax.accounting import Event
 from dpjax.algorithms import SingleQueryAlgorithm, objective_perturbation, output_perturbation
 from dpjax.driver import asking, loop, prepare, program, progress, trajectory
 from dpjax.mechanisms import derive
-from dpjax.oracles import GradientQuery, Setting
+from dpjax.oracles import ClippedSums, GradientQuery, Setting, bind
 from dpjax.sampling import ShuffledRecords, SinglePass
 
 N, P, STEPS = 60, 3, 4
@@ -437,3 +438,54 @@ def test_steps_that_are_none_are_refused(at, words):
     algorithm = make("dp-gd", BUDGET, data_size=N, dimension=P, steps=4)
     with pytest.raises(ValueError, match=words):
         trajectory(algorithm, records(), key=KEY, at=at)
+
+
+@pytree_dataclass(kw_only=True)
+class OnCondition(GradientQuery):
+    """Asked at every step, on a condition."""
+
+    sums = ClippedSums()
+
+    def is_asked(self, **public):
+        return jnp.array(True)
+
+
+@pytest.mark.parametrize("kind", [GradientQuery, OnCondition])
+def test_noise_of_more_numbers_than_are_charged_is_refused_also_on_a_condition(kind):
+    """What was asked on a condition was charged for as few numbers as its setting declared."""
+    fields = dict(build().query.__dict__)
+    setting = dataclasses.replace(fields.pop("setting"), dimension=P - 1)
+    with pytest.raises(
+        ValueError, match="adds 12 numbers of noise, and its epsilon is charged for"
+    ):
+        dpjax.solve(build(query=kind(setting=setting, **fields)), records(), key=KEY)
+
+
+@pytest.mark.parametrize(("words", "value"), [(("gradient", "gradient"), 2), (("sample",), 1)])
+def test_parts_whose_noise_would_have_one_key_are_refused(words, value):
+    """Noise of two parts was the same, or drawn with the key that had drawn the batch."""
+
+    @pytree_dataclass(kw_only=True)
+    class Repeats(GradientQuery):
+        sums = ClippedSums()
+
+        def exact(self, records, params, mask=None, **public):
+            return super().exact(records, params, mask, **public) * value
+
+        def noises(self, **public):
+            return tuple((word, self.noise) for word in words)
+
+        def stddevs(self, params, **public):
+            return super().stddevs(params, **public) * value
+
+    query = Repeats(**build().query.__dict__)
+    with pytest.raises(ValueError, match=r"of which keys are made: one repeats, or is 'sample'"):
+        query.answer(KEY, bind(query, records()), jnp.zeros(P))
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "add_or_remove_one"])
+def test_the_bar_names_a_rate_only_where_n_is_public(relation, monkeypatch):
+    """The rate times the time was a number of passes times n, which was private."""
+    monkeypatch.setattr(progress, "rows_read", lambda records: 600)
+    training = SimpleNamespace(algorithm=SimpleNamespace(relation=relation), records=None)
+    assert bool(progress._rate(training, 0.0)) == (relation == "zero_out")

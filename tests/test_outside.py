@@ -14,8 +14,9 @@ from jax.flatten_util import ravel_pytree
 import dpjax
 from dpjax import auditing
 from dpjax._typing import static
-from dpjax.accounting import Release, calibrate
+from dpjax.accounting import Release, calibrate, filters
 from dpjax.accounting.pld import PrivacyLossDistribution
+from dpjax.accounting.release import Quantity
 from dpjax.algorithms import SingleQueryAlgorithm, base
 from dpjax.auditing import canaries
 from dpjax.mechanisms import Noise
@@ -221,6 +222,52 @@ def test_a_class_made_of_another_states_its_own_sums(bases):
     (release,) = silent.event(1).releases
     assert release.quantity.asserted_by == "Own" and not own.event(1).releases[0].quantity[2]
     assert "asserted by Own, not by dpjax" in dpjax.results.guarantee.describe(release)
+
+
+def test_a_class_from_outside_is_named_with_the_bound_that_it_states():
+    """Its own ``exact`` was printed as enforced by clipping, as if dpjax had proved it."""
+
+    @dpjax.pytree_dataclass(kw_only=True)
+    class Mine(GradientQuery):
+        sums = ClippedSums()
+
+    algorithm = build(GradientQuery)
+    algorithm = dataclasses.replace(algorithm, query=Mine(**algorithm.query.__dict__))
+    printed = " ".join(dpjax.results.guarantee.statement(algorithm, "row").split())
+    assert "(enforced by clipping, as Mine states)" in printed
+    assert "Arithmetic: As Mine states: Clipped contributions" in printed
+    own = dpjax.results.guarantee.statement(build(GradientQuery), "row")
+    assert "(enforced by clipping)" in own and "states" not in own
+
+
+def test_the_guarantee_has_no_words_for_a_kind_that_it_does_not_know():
+    """It had those of the strongest bound."""
+    unknown = Release("mine", 1, 2.0, quantity=Quantity("no such kind"))
+    with pytest.raises(ValueError, match="no words for a quantity of kind 'no such kind'"):
+        dpjax.results.guarantee.describe(unknown)
+
+
+def test_a_ledger_names_the_steps_of_a_release_by_what_its_class_states():
+    """The name of its module decided, counted in a text that any field could be part of."""
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Noted(LaplaceRelease):
+        note: str = "<class 'dpjax.', <class 'dpjax."
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Stated(Noted):
+        fields_determine_loss: ClassVar[bool] = True
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Inherits(Stated):
+        pass
+
+    def steps(kind):
+        release = kind(name="r", count=3, noise_multiplier=2.0)
+        return filters.steps(dpjax.accounting.Event((release,), "zero_out"))
+
+    assert [*steps(Stated).values()] == [3]
+    assert steps(Noted) == steps(Inherits) == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)

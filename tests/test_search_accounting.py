@@ -126,9 +126,6 @@ class Enumerated(Release):
 
     mechanism: ClassVar[str] = "enumerated"
 
-    def is_lossless(self, relation):
-        return False
-
     def privacy_loss(self, relation):
         raise AssertionError("its profile is exact")
 

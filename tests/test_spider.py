@@ -421,6 +421,17 @@ def test_a_certificate_of_what_was_clipped_says_so(clips, whose):
     assert certificate.scope == f"{whose} on the 26 records kept for it"
 
 
+def test_scores_of_more_parameters_than_declared_are_refused():
+    """Without a number of parameters the rounding of eigenvalues was charged for one."""
+    fields = {"noise_multiplier": 1.0, "clip_norm": 1.0, "hessian_clip_norm": 0.25}
+    fields["setting"] = Setting(dpjax.objectives.logistic(), N, "zero_out", SinglePass(N, 0, N))
+    with pytest.raises(TypeError, match="dimension"):
+        ScoreQuery(candidates=1, **fields)
+    query = ScoreQuery(dimension=P - 1, candidates=1, **fields)
+    with pytest.raises(ValueError, match=f"make it with dimension={P}"):
+        query.exact(records(), jnp.zeros((1, P)), filled=1)
+
+
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_one_record_moves_the_scores_by_their_sensitivity(relation):
     query = ScoreQuery(

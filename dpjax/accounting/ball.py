@@ -146,7 +146,9 @@ class BallRelease(Release):
     dimension: int
 
     mechanism: ClassVar[str] = "ball"
+    fields_determine_loss: ClassVar[bool] = True
     is_gaussian: ClassVar[bool] = False
+    is_lossless: ClassVar[bool] = True
     ledger_objection: ClassVar[str | None] = (
         "noise uniform in a ball has the same delta at every epsilon, and no additive Gaussian "
         "or Renyi cost that a ledger could record. Use Gaussian noise (dp_gradient_descent, "
@@ -182,22 +184,17 @@ class BallRelease(Release):
         """
         return ball_delta(self.sensitivity, self.radius, self.dimension) * self.probability
 
-    @property
-    def certain_delta(self) -> float:
-        return self.certain_delta_at(1.0)
-
-    def certain_delta_at(self, factor: float) -> float:
-        """Returns ``certain_delta`` with ``factor`` times the noise, also where balls are apart."""
+    def certain_delta(self, factor: float = 1.0) -> float:
+        # Unlike the release itself, one of less noise may have balls that are apart.
         radius = factor * self.radius
         apart = self.sensitivity >= 2 * radius
         delta = 1.0 if apart else ball_delta(self.sensitivity, radius, self.dimension)
         return ball_composition(delta * self.probability, self.count)
 
     def privacy_loss(self, relation: Relation) -> None:
-        del relation
+        return None
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        del orders, relation
         raise ValueError(
             f"ball noise, as of {self.name!r}, has no finite Renyi divergence: some answers "
             "distinguish neighbours with certainty. Use accountant='pld'."
@@ -213,6 +210,7 @@ class PoissonBallRelease(BallRelease, BatchRelease):
     """Noise uniform in a ball, on Poisson batches; all fields of both."""
 
     sampling: ClassVar[str] = "poisson"
+    fields_determine_loss: ClassVar[bool] = True
 
     def validate(self) -> None:
         BatchRelease.validate(self)
@@ -228,3 +226,4 @@ class SubsetBallRelease(Subsets, PoissonBallRelease):
     """Noise uniform in a ball, on uniformly random subsets; under ``replace_one`` alone."""
 
     sampling: ClassVar[str] = "without_replacement"
+    fields_determine_loss: ClassVar[bool] = True

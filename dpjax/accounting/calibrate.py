@@ -4,12 +4,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any
 
 import dp_accounting
 import numpy as np
 
-from dpjax._typing import Relation
 from dpjax.accounting import events
 from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.noise_draws import NUMBERS
@@ -113,21 +112,12 @@ def round_up(value: float) -> float:
     return float(rounded)
 
 
-class Sampler(Protocol):
-    """A sampler of ``dpjax.sampling``: it draws the records and builds the release of its draws."""
-
-    def release(
-        self, name: str, count: int, *, noise_multiplier: float, relation: Relation
-    ) -> events.Release:
-        """Returns ``count`` releases, each on an independent draw."""
-        ...
-
-
 def gaussian_multiplier(
     budget: PrivacyBudget,
     count: int,
     accountant: str = "pld",
-    sampler: Sampler | None = None,
+    # One of dpjax.sampling, which imports this package.
+    sampler: Any = None,
     noise_draws: int = NUMBERS,
 ) -> float:
     """Returns the noise multiplier at which ``count`` Gaussian releases fit the budget.

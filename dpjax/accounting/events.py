@@ -182,16 +182,14 @@ def _exact_epsilon(event: Event, delta: float, accountant: str) -> float:
         spent = release.whole_epsilon(event.releases, event.relation, delta, accountant)
         if spent is not None:
             return spent
-    if not event.is_gaussian:
+    if accountant == "rdp" or not event.is_gaussian:
         account = _sampled.pld_epsilon if accountant == "pld" else _sampled.rdp_epsilon
         return account(event.releases, event.relation, delta)
-    if accountant == "pld":
-        # On its way the root finder meets deltas too small to represent, and takes their log.
-        with np.errstate(divide="ignore"):
-            spent = dp_accounting.get_epsilon_gaussian(1 / event.gaussian_mu, delta)
-        # It stops within 1e-12 on either side; the sum errs on the safe one.
-        return spent + 2e-12
-    return float(gaussian_accountant(accountant).compose(event.dp_event).get_epsilon(delta))
+    # On its way the root finder meets deltas too small to represent, and takes their log.
+    with np.errstate(divide="ignore"):
+        spent = dp_accounting.get_epsilon_gaussian(1 / event.gaussian_mu, delta)
+    # It stops within 1e-12 on either side; the sum errs on the safe one.
+    return spent + 2e-12
 
 
 def deltas(event: Event, epsilons: np.ndarray, scale: float = 1.0) -> np.ndarray:
@@ -251,24 +249,3 @@ def renyi(event: Event, order: float) -> float:
     """
     orders = np.array([_validate.positive("order", order)])
     return float(_sampled.renyi_divergences(event.releases, event.relation, orders)[0])
-
-
-def gaussian_accountant(name: str) -> dp_accounting.PrivacyAccountant:
-    """Returns a ``dp_accounting`` accountant that reads multipliers as std over sensitivity.
-
-    For unsampled Gaussians the pair N(0, s^2), N(D, s^2) does not know which relation gave D, so
-    the accountant is the add-or-remove one *whatever the relation*. Under REPLACE_ONE the two
-    accountants of dp_accounting 0.6 read the multiplier differently (RDP over the sensitivity, PLD
-    over the clip norm); nothing in dpjax may ask them that.
-
-    Args:
-      name: ``"pld"`` or ``"rdp"``.
-
-    >>> accountant = gaussian_accountant("rdp").compose(dp_accounting.GaussianDpEvent(1.0))
-    >>> print(round(accountant.get_epsilon(1e-5), 4))
-    4.7285
-    """
-    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    if _validate.choice("accountant", name, ACCOUNTANTS) == "rdp":
-        return dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
-    return dp_accounting.pld.PLDAccountant(neighboring_relation=relation)

@@ -340,7 +340,7 @@ def _scaled(event: Event, factor: float) -> Event:
 def steps(event: Event) -> dict[str, int]:
     """Returns how often an event has each of its releases, named by what their accounting reads.
 
-    Nothing for one with a release whose class is not of dpjax: what such a class reads is unknown.
+    Nothing for one with a release whose class does not state ``fields_determine_loss``.
     """
     return _by_step(event, [release.count for release in event.releases])
 
@@ -353,11 +353,18 @@ def drawn(event: Event) -> dict[str, int]:
 def _by_step(event: Event, amounts: Iterable[int]) -> dict[str, int]:
     found = collections.Counter[str]()
     for release, amount in zip(event.releases, amounts, strict=True):
-        one = repr(accounting_key([dataclasses.replace(release, count=1, noise_draws=0)]))
-        if one.count("<class '") > one.count("<class 'dpjax."):
+        if not _fields_determine_loss(release):
             return {}
+        one = repr(accounting_key([dataclasses.replace(release, count=1, noise_draws=0)]))
         found[hashlib.sha256(one.encode()).hexdigest()] += amount
     return dict(found)
+
+
+def _fields_determine_loss(release: Release) -> bool:
+    inner = [part for parts in getattr(release, "trainings", (release.parts(),)) for part in parts]
+    # Read off the class itself, so that no other class's statement is taken for its own.
+    stated = type(release).__dict__.get("fields_determine_loss", False)
+    return stated and all(part is release or _fields_determine_loss(part) for part in inner)
 
 
 def _own_limit(first: Event, budget: PrivacyBudget) -> float:

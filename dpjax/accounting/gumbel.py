@@ -33,6 +33,7 @@ class SelectionRelease(Release):
     failure_probability: float = 0.0  # pyright: ignore[reportIncompatibleMethodOverride]
 
     mechanism: ClassVar[str] = "exponential"
+    fields_determine_loss: ClassVar[bool] = True
     std_of: ClassVar[str] = "score"
     is_gaussian: ClassVar[bool] = False
 
@@ -66,12 +67,10 @@ class SelectionRelease(Release):
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss:
         """Returns the loss of a pair that dominates every exponential mechanism of this range."""
-        del relation
         return losses.selection, (self.pure_epsilon,)
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
         """Returns the bound of Cesar and Rogers (2021) for log-ratios of this range."""
-        del relation
         return np.minimum(orders * self.pure_epsilon / 8, 1.0) * self.pure_epsilon
 
     @property

@@ -18,12 +18,7 @@ _COARSE = 2.0**-8
 
 
 def gaussian(mu: float, gap: float) -> PrivacyLossDistribution:
-    """Returns the loss of N(mu, 1) against N(0, 1), the same in both directions.
-
-    >>> from dpjax.accounting.pld import profile
-    >>> round(profile(gaussian(1.0, 1e-2)).epsilon(1e-5), 4)
-    4.3772
-    """
+    """Returns the loss of N(mu, 1) against N(0, 1), the same in both directions."""
     return connect_dots(_removal(1.0, mu, gap), gap)
 
 
@@ -34,11 +29,6 @@ def poisson(
 
     (1 - q) N(0, 1) + q N(mu, 1) against N(0, 1), and the other way round. Between two data sets
     the direction is the same at every step, so each is composed with itself.
-
-    >>> from dpjax.accounting.pld import profile
-    >>> removed, added = poisson(0.1, 2.0, 1e-2)
-    >>> round(profile(removed).epsilon(1e-5), 3)
-    6.576
     """
     intervals = _removal(probability, mu, gap)
     return connect_dots(intervals, gap), connect_dots(intervals.flipped(), gap)
@@ -53,16 +43,7 @@ def anchored(
     itself as in ``poisson``. For vectors the pair dominates whatever the directions of the two
     moves: the likelihood ratio is largest in convex order where they are parallel.
 
-    Args:
-      probability: q, of being drawn.
-      mu: shift by a record that is drawn, over the standard deviation.
-      undrawn_shift: from 0 to 1, the shift by a record that is not drawn, over ``mu``.
-      gap: distance of the grid points.
-
-    >>> from dpjax.accounting.pld import profile
-    >>> removed, added = anchored(0.1, 2.0, 0.5, 1e-2)
-    >>> round(profile(removed).epsilon(1e-5), 3)
-    6.768
+    The shift u by a record that is not drawn, over ``mu``, is from 0 to 1.
     """
     if undrawn_shift == 0:
         return poisson(probability, mu, gap)
@@ -99,10 +80,6 @@ def poisson_swap(probability: float, mu: float, gap: float) -> PrivacyLossDistri
     (1 - q) N(0, 1) + q N(mu, 1) against (1 - q) N(0, 1) + q N(-mu, 1), with mu the bound on *one*
     record over the standard deviation; the same in both directions. That opposite records of full
     norm are the worst pair is what dp_accounting assumes too; it is proved for parallel ones.
-
-    >>> from dpjax.accounting.pld import profile
-    >>> round(profile(poisson_swap(0.1, 2.0, 1e-2)).epsilon(1e-5), 3)
-    6.681
     """
     q = probability
     # log(a) of e^loss = (a + e^(mu x)) / (a + e^(-mu x)), which sinh inverts.
@@ -128,17 +105,8 @@ def subset_swap(fraction: float, mu: float, gap: float) -> PrivacyLossDistributi
     h(a) = 1 - a + a h(1/a) below, with mu the bound on a *difference* of two records, 2 C, over the
     standard deviation. The direction may change from step to step, which the symmetry allows for.
 
-    Args:
-      fraction: batch size over n.
-      mu: see above.
-      gap: distance of the grid points.
-
     Reference: Zhu, Dong and Wang, "Optimal accounting of differential privacy via characteristic
       function" (2022), theorem 11.
-
-    >>> from dpjax.accounting.pld import profile
-    >>> round(profile(subset_swap(1 - 1e-9, 1.0, 1e-2)).epsilon(1e-5), 4)
-    4.3772
     """
     half = _removal(fraction, mu, gap, positive=True)
     both = IntervalMasses(
@@ -155,19 +123,16 @@ def subset_swap(fraction: float, mu: float, gap: float) -> PrivacyLossDistributi
 def selection(pure_epsilon: float, gap: float) -> PrivacyLossDistribution:
     """Returns the loss of an exponential mechanism, the same in both directions.
 
-    The log-ratios of its outcomes lie within some [t - r, t], r the range, 0 <= t <= r. So for one
-    t its profile is at most that of losses t and t - r alone, (1 - e^(t - r)) (1 - e^(e - t)) /
-    (1 - e^-r), which t = (e + r) / 2 maximises. A profile is bounded at every e at once by
+    The log-ratios of its outcomes lie within some [t - r, t], r the pure epsilon, 0 <= t <= r. So
+    for one t its profile is at most that of losses t and t - r alone, (1 - e^(t - r))
+    (1 - e^(e - t)) / (1 - e^-r), which t = (e + r) / 2 maximises. A profile is bounded at every e
+    at once by
 
       delta(e) = (1 - e^((e - r) / 2))^2 / (1 - e^-r) for |e| <= r.
 
     It is convex in e^e, hence itself that of a pair, which dominates every such mechanism: also
     where t is chosen after seeing what was released before. That pair's losses have no atoms:
     P(loss > e) = (1 - e^((e - r) / 2)) / (1 - e^-r), and 1 - P(loss > -e) under the other one.
-
-    Args:
-      pure_epsilon: r, above 0.
-      gap: distance of the grid points.
 
     Reference: Dong, Durfee and Rogers, "Optimal differential privacy composition for exponential
       mechanisms" (2020), lemma 3.2 for one t; Zhu, Dong and Wang (2022), for the pair.
@@ -193,14 +158,11 @@ def deviation_and_span(kind: Callable, *numbers: float) -> tuple[float, float]:
       kind: one of the functions above, or one like them of a release from outside.
       *numbers: its arguments, without the gap.
 
-    Returns:
-      The standard deviation in the absence of the record (in its presence it is larger), and the
-      range.
-
     >>> deviation, span = deviation_and_span(gaussian, 0.5)
     >>> round(deviation, 3), round(span, 3)
     (0.5, 9.75)
     """
+    # In the absence of the record; in its presence the deviation is larger.
     if kind is selection:
         return numbers[0] / float(np.sqrt(3)), 2 * numbers[0]
     if kind not in (gaussian, poisson, anchored, poisson_swap, subset_swap):

@@ -29,6 +29,7 @@ class PerturbationRelease(Release):
     log_shift: float = 0.0
 
     mechanism: ClassVar[str] = "objective"
+    fields_determine_loss: ClassVar[bool] = True
     is_gaussian: ClassVar[bool] = False
     ledger_objection: ClassVar[str | None] = (
         "objective perturbation has no additive cost that a ledger could record, only an epsilon "
@@ -55,7 +56,6 @@ class PerturbationRelease(Release):
         return np.array([perturbed_delta(own, relation, e - extra) for e in epsilons]) + 1e-9
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        del orders, relation
         raise ValueError("no Renyi bound is known for objective perturbation.")
 
     @property

@@ -37,7 +37,6 @@ class OutsideRelease(Release):
         return np.fmin.accumulate(found[::-1])[::-1][np.searchsorted(grid, orders)]
 
     def scaled(self, factor: float) -> Release:
-        del factor
         return self
 
 

@@ -43,12 +43,7 @@ class Profile(NamedTuple):
         return max(loss + inside, 0.0)
 
     def delta(self, epsilons: np.ndarray) -> np.ndarray:
-        """Returns delta at each of ``epsilons``, at least 0.
-
-        >>> half = PrivacyLossDistribution(1.0, -1, np.array([0.25, 0.0, 0.75]), 0.0)
-        >>> print(profile(half).delta(np.array([0.0, 0.5, 2.0])).round(3))
-        [0.474 0.295 0.   ]
-        """
+        """Returns delta at each of ``epsilons``, at least 0."""
         places = (epsilons - self.start) / self.gap
         cells = np.clip(np.floor(places), 0, len(self.reached) - 1).astype(int)
         inside = np.clip(epsilons - (self.start + cells * self.gap), 0, self.gap)
@@ -92,12 +87,7 @@ def compose(
 
 
 def power(loss: PrivacyLossDistribution, count: int) -> PrivacyLossDistribution:
-    """Returns the loss distribution of ``count`` releases that each have this one.
-
-    >>> coin = PrivacyLossDistribution(1.0, 0, np.array([0.5, 0.5]), 0.0)
-    >>> power(coin, 2).pmf.round(12).tolist()
-    [0.25, 0.5, 0.25]
-    """
+    """Returns the loss distribution of ``count`` releases that each have this one."""
     if count == 1:
         return loss
     low, high = _bounds(loss.pmf, count)

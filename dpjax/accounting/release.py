@@ -27,12 +27,15 @@ class Quantity(NamedTuple):
       numbers: those that belong to its description, by name.
       asserted_by: the class from outside dpjax that asserts the bound on one record, or nothing.
       description: of that class's, what is released and with which noise; or nothing.
+      stated_by: the class that states how its sums are bounded and added, which dpjax has not
+        reviewed; or nothing.
     """
 
     kind: str = "clipped_sum"
     numbers: tuple[tuple[str, float], ...] = ()
     asserted_by: str = ""
     description: str = ""
+    stated_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +43,12 @@ class Release:
     """A function of all records plus Gaussian noise, released ``count`` times.
 
     The other kinds are its subclasses. Each knows its privacy loss, its Renyi divergence and its
-    ``dp_accounting`` event, and says which relations it has an accounting for; nothing outside asks
-    of which kind it is. One that draws its records is made by the sampler that draws
-    (``dpjax.sampling``), never by hand: its numbers are then those of the draw. All answers from
-    one draw are one release, of one joint vector: there is no way to write that two releases share
-    a draw. A kind of your own sets ``mechanism`` and ``sampling``, the names by which it is saved,
-    and may set ``description``, a sentence for the guarantee.
+    ``dp_accounting`` event, and says which relations it has an accounting for; nothing but
+    the guarantee's words depends on its kind. One that draws its records is made by the sampler
+    that draws (``dpjax.sampling``), never by hand: its numbers are then those of the draw. All
+    answers from one draw are one release, of one joint vector: there is no way to write that two
+    releases share a draw. A kind of your own sets ``mechanism`` and ``sampling``, the
+    names by which it is saved, and may set ``description``, a sentence for the guarantee.
 
     Args:
       name: of the released quantity, as printed.
@@ -80,12 +83,21 @@ class Release:
     std_of: ClassVar[str] = "mean"
     is_gaussian: ClassVar[bool] = True
     """Whether it is exactly a Gaussian mechanism of this multiplier for every record."""
+    is_lossless: ClassVar[bool] = False
+    """Whether ``certain_delta`` is the whole privacy loss, as of ball noise."""
+    constant_charge: ClassVar[float] = 0.0
+    """The part of delta charged for all ``count`` releases at any epsilon."""
     is_subsampled: ClassVar[bool] = False
     """Whether records are sampled, so that subsampling amplifies privacy."""
     ledger_objection: ClassVar[str | None] = None
     """Why no ledger can book it; None where one can."""
     ends_early: ClassVar[bool] = False
     """Whether a run ends when its records are used up."""
+    fields_determine_loss: ClassVar[bool] = True
+    """Whether class and fields determine its loss, so that a ledger may take two steps for alike.
+
+    No subclass inherits the statement, as its loss may read more.
+    """
 
     def __init_subclass__(cls, **options: Any):
         super().__init_subclass__(**options)
@@ -129,14 +141,10 @@ class Release:
         """Standard deviation of the noise on the mean, in the units of ``sensitivity``."""
         return self.noise_multiplier * self.sensitivity
 
+    # A property: as a class variable it would hide the field that batches have of this name.
     @property
     def failure_probability(self) -> float:
         """Bound on the total variation between an actual and an accounted release: 0."""
-        return 0.0
-
-    @property
-    def constant_charge(self) -> float:
-        """The part of delta charged for all ``count`` releases at any epsilon: 0."""
         return 0.0
 
     @property
@@ -144,14 +152,11 @@ class Release:
         """The charge to delta for failures of all ``count`` releases, over 1 + e^epsilon."""
         return self.count * self.failure_probability
 
-    @property
-    def certain_delta(self) -> float:
-        """Probability that the ``count`` releases distinguish neighbours with certainty: 0."""
-        return 0.0
+    def certain_delta(self, factor: float = 1.0) -> float:
+        """Returns the probability that the ``count`` releases tell neighbours apart with certainty.
 
-    def certain_delta_at(self, factor: float) -> float:
-        """Returns ``certain_delta`` with ``factor`` times the noise: 0."""
-        del factor
+        ``factor`` is the noise, relative to that of the release.
+        """
         return 0.0
 
     def parts(self) -> Sequence["Release"]:
@@ -172,48 +177,24 @@ class Release:
           relation: the one that the multiplier refers to.
 
         Returns:
-          None if ``certain_delta`` is the whole privacy loss.
+          None of a kind that ``is_lossless``.
         """
-        del relation
         # The pair N(0, 1), N(mu, 1) does not know which relation gave mu.
         return losses.gaussian, (1 / self.noise_multiplier,)
-
-    def is_lossless(self, relation: Relation) -> bool:
-        """Returns whether ``certain_delta`` is the whole privacy loss, as of ball noise."""
-        return self.privacy_loss(relation) is None
 
     def whole_epsilon(
         self, releases: Sequence["Release"], relation: Relation, delta: float, accountant: str
     ) -> float | None:
-        """Returns the epsilon of an event with this release, if it is not computed by composition.
-
-        Args:
-          releases: all of the event.
-          relation: of the event.
-          delta: strictly between 0 and 1.
-          accountant: as in ``epsilon``.
-
-        Returns:
-          None where the losses of all releases are composed.
-        """
-        del releases, relation, delta, accountant
+        """Returns the epsilon of an event of ``releases``; None where their losses are composed."""
         return None
 
     def whole_deltas(
         self, releases: Sequence["Release"], relation: Relation, epsilons: np.ndarray, scale: float
     ) -> np.ndarray | None:
-        """Returns the deltas of an event with this release, if they are not from composition.
+        """Returns the deltas of an event of ``releases``; None where their losses are composed.
 
-        Args:
-          releases: all of the event.
-          relation: of the event.
-          epsilons: at least 0.
-          scale: the noise, relative to that of the releases.
-
-        Returns:
-          None where the losses of all releases are composed.
+        ``scale`` is the noise, relative to that of the releases; ``epsilons`` are at least 0.
         """
-        del releases, relation, epsilons, scale
         return None
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
@@ -226,7 +207,6 @@ class Release:
         Raises:
           ValueError: if none is known.
         """
-        del relation
         if not self.is_gaussian:
             raise ValueError(f"no Renyi divergence is known for {self.mechanism} noise; use 'pld'.")
         return orders / (2 * self.noise_multiplier**2)

@@ -52,7 +52,7 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
       batches have that of ``losses.poisson_swap``, whose multiplier is relative to one record's
       bound C; subsets that of ``losses.subset_swap``, relative to 2 C.
     """
-    certain = _certain_delta(releases)
+    certain = _compose(release.certain_delta() for release in releases)
     pieces = _pieces(releases, relation)
     if not pieces or certain >= delta:
         # At epsilon 0, where (1 + e^epsilon) is 2; a larger one does not reduce the certain part.
@@ -73,20 +73,15 @@ def pld_deltas(
 ) -> np.ndarray:
     """Returns the delta that ``releases`` spend together at each of ``epsilons``.
 
-    An upper bound, charged like that of ``pld_epsilon``.
-
-    Args:
-      releases: any that are accounted by composition.
-      relation: the one their multipliers refer to.
-      epsilons: at least 0.
-      scale: the noise, relative to that of the releases.
+    An upper bound, charged like that of ``pld_epsilon``. Epsilons are at least 0; ``scale`` is the
+    noise, relative to that of the releases.
 
     >>> release = Release("gradient", 1, 1.0)
     >>> print(pld_deltas([release], "zero_out", np.array([4.3772])).round(7))
     [1.e-05]
     """
     lossy = [r.scaled(scale) for r in releases if r.privacy_loss(relation) is not None]
-    delta = np.full(len(epsilons), _compose(r.certain_delta_at(scale) for r in releases))
+    delta = np.full(len(epsilons), _compose(r.certain_delta(scale) for r in releases))
     if lossy:
         profiles = _profiles(tuple(_pieces(lossy, relation)), relation == "replace_one")
         delta = delta + np.max([profile.delta(epsilons) for profile in profiles], axis=0)
@@ -97,11 +92,6 @@ def pld_deltas(
 
 def rdp_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -> float:
     """Returns the epsilon that ``releases`` spend together, from their Renyi divergences.
-
-    Args:
-      releases: see ``pld_epsilon``.
-      relation: the one their multipliers refer to.
-      delta: strictly between 0 and 1.
 
     Raises:
       ValueError: for Poisson batches under ``replace_one``, for which no Renyi bound is known, or
@@ -119,11 +109,6 @@ def renyi_divergences(
     releases: Sequence[Release], relation: Relation, orders: np.ndarray
 ) -> np.ndarray:
     """Returns the Renyi divergence of all ``releases`` together at each order.
-
-    Args:
-      releases: any.
-      relation: the one their multipliers refer to.
-      orders: above 1.
 
     Raises:
       ValueError: for an order that is not above 1, for Poisson batches under ``replace_one`` or
@@ -171,12 +156,8 @@ def _with_failures(
         epsilon = larger * (1 + 1e-9) + 1e-12
 
 
-def _certain_delta(releases: Sequence[Release]) -> float:
-    """The probability that all releases together distinguish neighbours with certainty."""
-    return _compose(release.certain_delta for release in releases)
-
-
 def _compose(certain: Iterable[float]) -> float:
+    """The probability that all releases together distinguish neighbours with certainty."""
     deltas = [delta for delta in certain if delta]
     if max(deltas, default=0.0) >= 1:
         return 1.0

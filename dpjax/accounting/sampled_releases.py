@@ -62,6 +62,7 @@ class PoissonRelease(BatchRelease):
     undrawn_shift: float = 0.0
 
     sampling: ClassVar[str] = "poisson"
+    fields_determine_loss: ClassVar[bool] = True
 
     def validate(self) -> None:
         super().validate()
@@ -72,7 +73,6 @@ class PoissonRelease(BatchRelease):
 
     @property
     def ledger_objection(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Why no ledger can book it."""
         if not self.undrawn_shift:
             return None
         return (
@@ -82,7 +82,6 @@ class PoissonRelease(BatchRelease):
         )
 
     def check_relation(self, relation: Relation) -> None:
-        """Raises under ``replace_one`` if there is an exact term over all records."""
         if relation == "replace_one" and self.undrawn_shift:
             raise ValueError(
                 "batches combined with an exact (un-noised) term over all records have no proven "
@@ -134,7 +133,6 @@ class Subsets:
     """Releases on uniformly random subsets, whose accounting is for ``replace_one`` alone."""
 
     def check_relation(self, relation: Relation) -> None:
-        """Raises unless the relation is ``replace_one``."""
         if relation != "replace_one":
             raise ValueError(
                 "sampling without replacement has an accounting under relation='replace_one' only "
@@ -152,9 +150,9 @@ class SubsetRelease(Subsets, BatchRelease):
     """
 
     sampling: ClassVar[str] = "without_replacement"
+    fields_determine_loss: ClassVar[bool] = True
 
     def validate(self) -> None:
-        """Raises for a number out of range, or a probability that is not the subset's fraction."""
         super().validate()
         if self.sampling_probability != self.max_batch_size / self.data_size:
             raise ValueError(
@@ -165,11 +163,9 @@ class SubsetRelease(Subsets, BatchRelease):
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss:
         """Returns the privacy loss, relative to 2 C, the bound on a difference of records."""
-        del relation
         return losses.subset_swap, (self.sampling_probability, 2 / self.noise_multiplier)
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        del relation
         accountant = dp_accounting.rdp.RdpAccountant(
             orders.tolist(), dp_accounting.NeighboringRelation.REPLACE_ONE
         )
@@ -200,10 +196,10 @@ class SinglePassRelease(Release):
     disjoint_parts: tuple["SinglePassRelease", ...] = ()
 
     sampling: ClassVar[str] = "single_pass"
+    fields_determine_loss: ClassVar[bool] = True
     ends_early: ClassVar[bool] = True
 
     def validate(self) -> None:
-        """Raises for a number out of range, or parts that do not fit."""
         object.__setattr__(self, "data_size", _validate.positive_int("data_size", self.data_size))
         if self.count != 1:
             raise ValueError(

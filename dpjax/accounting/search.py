@@ -50,6 +50,7 @@ class SearchRelease(Release):
     public_score: bool = False
 
     mechanism: ClassVar[str] = "search"
+    fields_determine_loss: ClassVar[bool] = True
     is_gaussian: ClassVar[bool] = False
 
     @classmethod
@@ -133,7 +134,6 @@ class SearchRelease(Release):
 
     @property
     def ledger_objection(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Why no ledger can book it."""
         objections = (release.ledger_objection for release in self._released)
         return next((words for words in objections if words is not None), None)
 
@@ -146,13 +146,7 @@ class SearchRelease(Release):
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss | None:
         """Raises ``ValueError``: no privacy loss distribution is known that composes."""
-        del relation
         raise ValueError(_COMPOSES)
-
-    def is_lossless(self, relation: Relation) -> bool:
-        """False: a search has losses, though their distribution is not known."""
-        del relation
-        return False
 
     def whole_epsilon(
         self, releases: Sequence[Release], relation: Relation, delta: float, accountant: str

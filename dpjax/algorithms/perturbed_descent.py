@@ -136,7 +136,7 @@ def _check_choices(
 def _check_delta(event: Event, budget: PrivacyBudget) -> None:
     if epsilon(event, (1 - _ROUNDING) * budget.delta, budget.relation) > 0:
         (release,) = event.releases
-        delta = release.certain_delta + 2 * event.failure_probability
+        delta = release.certain_delta() + 2 * event.failure_probability
         raise ValueError(
             f"this noise gives delta {delta:.4g} at every epsilon ({budget.relation}), over the "
             f"budget of {budget.delta:g}; raise the radius, or leave it out."

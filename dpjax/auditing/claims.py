@@ -55,7 +55,7 @@ class Claim:
 
         Its epsilon at a usual delta is infinite, so the claim is ``delta``.
         """
-        return all(each.is_lossless(self.relation) for each in self.event.releases)
+        return all(each.is_lossless for each in self.event.releases)
 
     def delta(self, scale: float = 1.0) -> float:
         """Returns delta at epsilon 0, the total variation, if the noise were ``scale`` times it."""

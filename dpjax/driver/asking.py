@@ -15,7 +15,6 @@ from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm
 from dpjax.mechanisms import derive
 from dpjax.oracles import Query, bind, check_query
-from dpjax.placement.shard import over_shares
 
 # Purposes of the training's key that are not those of a query: their keys are used for other draws.
 _TAKEN = ("order", "step")
@@ -68,6 +67,7 @@ class Asking:
         answer = query.answer(own, self._bound.records, params, **public)
         counts = 1.0 if condition is None else jnp.asarray(condition, jnp.float32)
         evidence = query.evidence(answer, params, **public)
+        # A step that was not asked has noise 0, which is no evidence.
         self.evidence += [jnp.array(pair, jnp.float32) * counts for pair in evidence]
         # Post-processing: the dtype follows the parameters, whatever that of the data.
         wide = wide_dtype(params)
@@ -116,6 +116,7 @@ def _same(query: Query, own: Query) -> bool:
     if query is own:
         return True
     (numbers, kind), (others, other) = jax.tree.flatten(query), jax.tree.flatten(own)
+    # By identity: equal numbers may be tracers, which cannot be compared.
     return kind == other and all(a is b for a, b in zip(numbers, others, strict=True))
 
 
@@ -175,6 +176,7 @@ def questions(
         found.append(Questions(tuple(ask.asked), tuple(last.asked)))
         return state, certified
 
+    # Any key does: only shapes are traced.
     key = jax.eval_shape(lambda: jax.random.key(0))
     jax.eval_shape(trace, algorithm, examples, params, key)
     return found[-1]
@@ -185,14 +187,7 @@ class _Counting(Asking):
 
     def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
         answer = super().__call__(query, params, **public)
-        key, records = self._bound.key, self._bound.records
-        more = public | query.secret_arguments(key, records, params, **public)
-        parts = over_shares(
-            lambda r, m, p, more: query.exact(r, p, m, **more),
-            *query._drawn(key, records),
-            params,
-            more,
-        )
+        parts = query._exact_parts(self._bound.key, self._bound.records, params, **public)
         pairs = zip(parts, (law for _, law in query.noises(**public)), strict=True)
         draws = sum(math.prod(part.shape) for part, law in pairs if law.is_charged)
         self.asked[-1] = self.asked[-1]._replace(noise_draws=draws)
@@ -238,25 +233,27 @@ def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
 def check_counts(algorithm: Algorithm, asked: Questions) -> None:
     """Raises if more is asked, or more noise is drawn, than ``algorithm.event`` counts.
 
-    What a query is asked conditionally is not counted, for how often the condition holds cannot be
-    seen here: there the event is believed.
+    How often a question asked on a condition is answered cannot be seen here: there the event's
+    count is believed, but not how many numbers of noise an answer has.
     """
-    booked = collections.Counter[str]()
-    for release in algorithm.event.releases:
+    event, booked = algorithm.event, collections.Counter[str]()
+    for release in event.releases:
         for part in release.parts():
             booked[part.name] += part.count
     steps = min(int(algorithm.steps), algorithm.max_steps)
     answers, most, draws = collections.Counter[str](), collections.Counter[str](), 0
+    conditional = {one.name for one in (*asked.step, *asked.end) if one.conditional}
     for every, times in ((asked.step, steps), (asked.end, 1)):
         for one in every:
             answers[one.name] += 0 if one.conditional else times
             most[one.name] = max(most[one.name], one.noise_draws)
     for query in algorithm.queries:
-        if not (times := answers[query.name]):
-            continue
-        draws += query.most_answers(times) * most[query.name]
+        times = answers[query.name]
+        # Of answers on a condition there are as many as the event says, each as long as traced.
+        counted = booked[query.name] if query.name in conditional else times
+        draws += query.most_answers(counted) * most[query.name]
         # The query says what so many answers release: those of a single pass are one release.
-        for needed in query.event(times).releases:
+        for needed in query.event(times).releases if times else ():
             if needed.count > booked[needed.name]:
                 raise ValueError(
                     f"{type(query).__name__} is asked {times} times in {steps} steps and "
@@ -264,7 +261,7 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
                     f"{needed.name!r}: the guarantee would not hold. Let the event of "
                     f"{type(algorithm).__name__} count {needed.count}, and calibrate with it."
                 )
-    if draws > (charged := algorithm.event.noise_draws):
+    if draws > (charged := event.noise_draws):
         raise ValueError(
             f"{type(algorithm).__name__} adds {draws:,} numbers of noise, and its epsilon is "
             f"charged for {charged:,}: make its queries with Setting(..., dimension=P) for P "

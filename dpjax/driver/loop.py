@@ -100,6 +100,7 @@ def advance(bound: BoundAlgorithm, carry: Carry, until: Array | int) -> Carry:
 
     The exit looks only at the counter and at released values.
     """
+    # Both ends are public or released, so the number of steps tells no more than the answers.
     last = _last(bound, until)
 
     def going_on(carry: Carry) -> Array:
@@ -159,6 +160,7 @@ def finish(bound: BoundAlgorithm, carry: Carry, unit: str, unit_rows: bool) -> S
     finite = functools.reduce(
         jnp.logical_and, [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]
     )
+    # An early end is the algorithm's own to explain.
     ended = jnp.where(
         carry.step < algorithm.steps, algorithm.termination_status(state), Status.FIXED_HORIZON
     )

@@ -89,6 +89,7 @@ def prepare(
     check_data(algorithm, data, params)
     examples, unit, unit_rows = unpack(data, algorithm)
     drop_outdated(algorithm.objective, examples, params)
+    # Traced, not run: what an algorithm may not ask is refused before the key is used.
     check_questions(algorithm, shaped(examples), params)
     team = processes.team(mesh)
     check_alike(team, lambda: describe(algorithm, examples, params).digest, examples, params, key)

@@ -89,7 +89,8 @@ def run(
       KeyboardInterrupt: on Ctrl-C, when the step is done; the checkpoint is saved, the budget is
         spent.
 
-    Privacy: as ``solve``; the bar shows step numbers and time. What a crash interrupts stays spent.
+    Privacy: as ``solve``; the bar shows step numbers, time and, where n is public, the records read
+      a second. What a crash interrupts stays spent.
 
     >>> import jax, jax.numpy as jnp, dpjax
     >>> budget = dpjax.PrivacyBudget(epsilon=1.0, delta=1e-3)
@@ -144,7 +145,7 @@ def _walked(
                 jax.block_until_ready(carry)
                 raise
             journal.save(carry)
-            bar.update(done, watched.words(carry) + _rate(training.records, begun))
+            bar.update(done, watched.words(carry) + _rate(training, begun))
     return carry
 
 
@@ -168,9 +169,11 @@ def _start(algorithm: Algorithm, examples: PyTree, key: Array, params: Params):
     return bound, loop.start(bound, params)
 
 
-def _rate(records: PyTree, begun: float) -> str:
-    """How fast records come in, where they do."""
-    read = rows_read(records)
+def _rate(training: Training, begun: float) -> str:
+    """How fast records come in, where they do, and their number is public."""
+    # Rate times time is a number of passes times n, which under add_or_remove_one is private.
+    private = training.algorithm.relation == "add_or_remove_one"
+    read = 0 if private else rows_read(training.records)
     return f", {read / (time.monotonic() - begun):,.0f} records/s" if read else ""
 
 

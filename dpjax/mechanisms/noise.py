@@ -90,7 +90,6 @@ class Noise:
         Args:
           size: number of entries of an answer.
         """
-        del size
         return ()
 
     def score(
@@ -201,7 +200,6 @@ class Prefix(Gaussian):
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Raises ``NotImplementedError``: ``score`` compares an increment with those before."""
-        del answer, mean, neighbour_mean, stddev
         raise NotImplementedError("an increment is scored with those before it: call score.")
 
     def excess(self, noise: Array, stddev: Any) -> tuple[Any, Any]:

@@ -33,7 +33,7 @@ class BallQuery(GradientQuery):
 
     noise = Ball()
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def radius(self) -> Array | float:
@@ -48,6 +48,7 @@ class BallQuery(GradientQuery):
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:
         (total,) = super().exact(records, params, mask, **public)
+        # Not only more: in fewer dimensions a ball of this radius has another delta.
         if total.leading.size != self.dimension:
             raise ValueError(
                 f"dimension={self.dimension} was declared, but there are {total.leading.size} "
@@ -57,7 +58,6 @@ class BallQuery(GradientQuery):
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the standard deviation of a coordinate, in float64."""
-        del params, public
         with jax.enable_x64(True):  # in float32 the ball could be smaller than accounted
             return (float64(self.noise_multiplier) * float64(self.clip_norm) * self._on_sum(1.0),)
 

@@ -26,35 +26,23 @@ from dpjax.sampling import FullBatch
 class _Fraction(Query):
     """Asks for (number of records that have a property) / n + N(0, stddev^2)."""
 
+    quantity = Quantity("fraction")
+    noise_draws = 1  # pyright: ignore[reportAssignmentType]
     reads = FullBatch
     gradients_per_record = 0
     _jumps = True
 
-    @property
-    def quantity(self) -> Quantity:
-        return Quantity("fraction")
-
     def bound(self, params: Params | None = None, **public: Any) -> float:
-        del params, public
         return 1.0
 
     @property
     def sensitivity(self) -> float:
         return 1.0 / self.data_size  # also where a record is replaced: none counts less than 0
 
-    @property
-    def components(self) -> tuple[tuple[str, float], ...]:
-        return ((self.name, float(self.stddev)),)
-
-    @property
-    def noise_draws(self) -> int:
-        return 1
-
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:
         """Returns the number of records that have the property, (). NOT PRIVATE."""
-        del public
         if isinstance(records, units.PreparedUnits):  # of which a count alone is asked
             return (units.count_units(records),)
         linear = self.objective.linear
@@ -64,11 +52,10 @@ class _Fraction(Query):
         return (sums.count(prepared(linear, records, mask), have),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        del params, public
+        # On the count, whose sensitivity is 1.
         return (self.noise_multiplier,)
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Array:
-        del params
         return noisy[0] / self.data_size
 
     def noisy_parts(self, answer: Array) -> tuple[Array, ...]:
@@ -99,7 +86,8 @@ class AccuracyQuery(_Fraction):
       rounding. The score of a record is computed from that record and its place alone.
     """
 
-    sums = ClippedSums()
+    name = "accuracy"
+    sums = ClippedSums(reviewed=True)
 
     def __post_init__(self):
         if self.relation == "add_or_remove_one":
@@ -115,10 +103,6 @@ class AccuracyQuery(_Fraction):
             )
         if not self.objective.predicts:
             raise ValueError(f"{self.objective.name} predicts no label, so it has no accuracy.")
-
-    @property
-    def name(self) -> str:
-        return "accuracy"
 
     def check_examples(self, examples: PyTree, params: Params) -> None:
         """Raises unless the examples are rows with labels, which the model scores one by one.
@@ -170,11 +154,8 @@ class CountQuery(_Fraction):
       in every row, and a loss without a closed form is refused.
     """
 
-    sums = ClippedSums()
-
-    @property
-    def name(self) -> str:
-        return "count"
+    name = "count"
+    sums = ClippedSums(reviewed=True)
 
     @property
     def gradients_per_record(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -39,14 +39,11 @@ class DifferenceQuery(Query):
     clip_norm: Array | float
     smoothness: Array | float
 
+    name = "difference"
     gradients_per_record = 2  # here and at the anchor
     _jumps = True
 
-    sums = ClippedSums()
-
-    @property
-    def name(self) -> str:
-        return "difference"
+    sums = ClippedSums(reviewed=True)
 
     @property
     def quantity(self) -> Quantity:
@@ -58,11 +55,8 @@ class DifferenceQuery(Query):
         largest = 2 * self.clip_norm
         if params is None:
             return largest
+        # At the anchor itself the bound is 0, and noise of scale 0 would release the exact sum.
         return jnp.maximum(self.clipped.bound(params, public["anchor"]), LEAST * largest)
-
-    @property
-    def components(self) -> tuple[tuple[str, float], ...]:
-        return (("difference", float(self.stddev)),)
 
     @property
     def clipped(self) -> ClippedGradDifference:

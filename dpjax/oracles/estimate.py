@@ -26,6 +26,7 @@ from dpjax.sampling.samplers import expect
 
 ROWS = 256
 """Records of a micro-batch: an answer costs as many of them as its batch holds."""
+# Above the rounding of the float32 products below: sizes and noise err upwards.
 _SHARE = 2.0**-20
 
 
@@ -62,11 +63,10 @@ class EstimateQuery(Query):
     batch_size: Array | int
     correlation: PrefixNoise
 
-    sums = ClippedSums(FINISHING)  # sums of micro-batches are finished, and then their sum
-
-    @property
-    def name(self) -> str:
-        return "estimate"
+    name = "estimate"
+    sums = ClippedSums(
+        FINISHING, reviewed=True
+    )  # sums of micro-batches are finished, and then their sum
 
     @property
     def sampler(self) -> SinglePass:
@@ -74,7 +74,6 @@ class EstimateQuery(Query):
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """What one record adds to b times an increment, as the noise's draws see it."""
-        del params, public
         return self.clip_norm * self.correlation.sensitivity
 
     @property
@@ -98,13 +97,11 @@ class EstimateQuery(Query):
 
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns that of a whole run, however many answers: one Gaussian to each record."""
-        del count
         draws = self.noise_draws * self.most_answers(self.sampler.max_batch_size)
         return (self._release(1, noise_draws=draws),)
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns the most gradients a whole run takes, whatever ``count``: two of each record."""
-        del count
         places = self.sampler.max_batch_size
         return Evaluations(2 * places, 2 * -(-places // ROWS) * ROWS)
 
@@ -118,6 +115,7 @@ class EstimateQuery(Query):
         It is b min(2 C, M |params - anchor|) / C, rounded up, and 1 at least.
         """
         bound = self._difference(jnp.inf).bound(params, anchor)
+        # At any size: the clip by size is what this size is chosen for.
         exact = self.batch_size * (bound / self.clip_norm) * (1 + _SHARE)
         return jnp.maximum(jnp.ceil(exact), 1).astype(jnp.int32)
 
@@ -148,7 +146,6 @@ class EstimateQuery(Query):
             least 1; ``segment``, its number, from which the key is derived, the same for all its
             increments; ``leaf``, the place of this increment in its segment, from 0.
         """
-        del mask
         anchor, start = public["anchor"], public["start"]
         refresh, size = jnp.asarray(public["refresh"]), jnp.asarray(public["size"], jnp.int32)
         rows = as_shuffled(records)
@@ -170,6 +167,7 @@ class EstimateQuery(Query):
         minibatch = self.sampler.minibatch(rows, start, size, ROWS)
         dtype = jax.eval_shape(fresh, *minibatch).dtype
         bound = jnp.where(refresh, self.clip_norm, difference.bound(params, anchor))
+        # The grid follows the bound of the one that is asked, which is public.
         summand = Summand(flatten(params)[0].shape, dtype, bound)
         # One of the two reads no micro-batch, so that it costs nothing.
         total = summand.zero()
@@ -187,7 +185,6 @@ class EstimateQuery(Query):
 
     def step_key(self, key: Array, step: Array | int, **public: Any) -> Array:
         """Returns the segment's key: its correlated noise is all made of that one."""
-        del step
         return derive(key, self.name, public["segment"])
 
     def initial_score(self, params: Params) -> tuple[Any, ...]:
@@ -214,6 +211,7 @@ class EstimateQuery(Query):
         )
 
     def _limit(self, size: Array) -> Array | float:
+        # Correlated noise has one scale for a segment, so no increment may move by more than C / b.
         # Independent noise follows what a difference moves, however much that is.
         if self.correlation.is_independent:
             return math.inf

@@ -23,20 +23,13 @@ class GradientQuery(Query):
 
     clip_norm: Array | float
 
+    name = "gradient"
+    purpose = "gradient"  # pyright: ignore[reportAssignmentType]
     sums_units = True
 
-    sums = ClippedSums()
-
-    @property
-    def name(self) -> str:
-        return "gradient"
-
-    @property
-    def purpose(self) -> str:
-        return "gradient"
+    sums = ClippedSums(reviewed=True)
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
-        del params, public
         return self.clip_norm
 
     @property
@@ -47,7 +40,6 @@ class GradientQuery(Query):
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:
         """Returns the sum of clipped gradients, (p,). NOT PRIVATE."""
-        del public
         return (self._clipped.wide(params, records, mask),)
 
     @property
@@ -74,7 +66,7 @@ class NetworkQuery(GradientQuery):
     per_layer: bool = static(default=False)
     memory_limit: int | None = static(default=None)
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def _clipped(self) -> ClippedSum:
@@ -94,11 +86,8 @@ class AnchorQuery(GradientQuery):
     Privacy: as many Gaussian mechanisms as renewals; a step that renews nothing reads no record.
     """
 
-    sums = ClippedSums()
-
-    @property
-    def name(self) -> str:
-        return "anchor"
+    name = "anchor"
+    sums = ClippedSums(reviewed=True)
 
     def is_asked(self, *, refresh: Array) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Returns ``refresh``, bool (): public or of released values. Otherwise the answer is 0."""

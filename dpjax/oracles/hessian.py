@@ -34,17 +34,13 @@ class HessianQuery(Query):
     clip_norm: Array | float
     isometric: bool = static(default=True)
 
+    name = "hessian"
     sums_units = True
     gradients_per_record = 0  # Hessians alone
 
-    sums = ClippedSums()
-
-    @property
-    def name(self) -> str:
-        return "hessian"
+    sums = ClippedSums(reviewed=True)
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
-        del params, public
         return self.clip_norm
 
     @property
@@ -63,17 +59,13 @@ class HessianQuery(Query):
 
     @property
     def noise_draws(self) -> int:
+        # An upper bound: one triangle is drawn.
         return self.setting.dimension * self.setting.dimension
-
-    @property
-    def components(self) -> tuple[tuple[str, float], ...]:
-        return (("hessian", float(self.stddev)),)
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:
         """Returns the sum of clipped Hessians of the flattened parameters, (p, p). NOT PRIVATE."""
-        del public
         clipped = clipped_hessian(
             self.objective.data_term,
             clip_norm=self.clip_norm,
@@ -82,11 +74,9 @@ class HessianQuery(Query):
         return (clipped.wide(params, records, mask),)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
-        del public
         return ((self.name, SymmetricGaussian(isometric=self.isometric)),)
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Array:
-        del params
         return noisy[0] / self.divisor
 
     def noisy_parts(self, answer: Array) -> tuple[Array, ...]:
@@ -114,9 +104,10 @@ class JointQuery(Query):
     hessian_weight: Array | float
     label: str = static(default="gradient_and_hessian")
 
+    quantity = Quantity("isometric")
     sums_units = True
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     @property
     def name(self) -> str:
@@ -124,14 +115,10 @@ class JointQuery(Query):
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """The gradient's weight: the joint vector is clipped to norm 1."""
-        del params, public
         return self.gradient_weight
 
+    # The joint vector's noise is spherical in this form alone: its one bound pays for both parts.
     isometric = True
-
-    @property
-    def quantity(self) -> Quantity:
-        return Quantity("isometric")
 
     @property
     def hessian_bound(self) -> Array | float:
@@ -158,7 +145,6 @@ class JointQuery(Query):
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:
         """Returns the sums of jointly clipped gradients (p,) and Hessians (p, p). NOT PRIVATE."""
-        del public
         return joint_clipped(
             self.objective.data_term,
             gradient_weight=self.gradient_weight,
@@ -167,15 +153,12 @@ class JointQuery(Query):
         ).wide(params, records, mask)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
-        del public
         return (("gradient", Gaussian()), ("hessian", SymmetricGaussian()))
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        del params, public
         return tuple(map(self._noise_on_sum, (self.gradient_weight, self.hessian_weight)))
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> SecondOrderAnswer:
-        del params
         return SecondOrderAnswer(*(total / self.divisor for total in noisy))
 
     def noisy_parts(self, answer: SecondOrderAnswer) -> tuple[Array, ...]:

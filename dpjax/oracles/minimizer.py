@@ -40,10 +40,12 @@ class MinimizerQuery(ValueQuery):
     setting: Setting = static()
     iterations: Array | int
 
+    name = "minimizer"
+    quantity = Quantity("minimizer")
     reads = FullBatch
     evidence = Query.evidence  # of no record the minimiser is 0
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     def __post_init__(self):
         if self.relation == "add_or_remove_one":
@@ -54,20 +56,11 @@ class MinimizerQuery(ValueQuery):
             )
 
     @property
-    def name(self) -> str:
-        return "minimizer"
-
-    @property
-    def quantity(self) -> Quantity:
-        return Quantity("minimizer")
-
-    @property
     def gradients_per_record(self) -> int:
         return int(self.iterations)
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """What one record's term of the sum moves the minimiser by, times n: G / mu."""
-        del params, public
         return self.objective.constants.lipschitz / strength_of(self.objective)  # pyright: ignore
 
     @property
@@ -76,11 +69,8 @@ class MinimizerQuery(ValueQuery):
         exact = self.sampler.scale(self.bound(), self.relation)
         slope, smoothness, _ = self.objective.constants  # pyright: ignore
         mu = strength_of(self.objective)
+        # Twice: the answers on both data sets may start that far from their minima.
         return exact + 2 * distance_bound(slope, mu, smoothness, self.iterations, self.data_size)
-
-    @property
-    def components(self) -> tuple[tuple[str, float], ...]:
-        return (("minimizer", float(self.stddev)),)
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
@@ -89,26 +79,22 @@ class MinimizerQuery(ValueQuery):
 
         ``public`` may have ``tilt``, of a query with noise in its objective; secret.
         """
-        del mask
         tilt = public.get("tilt")
         if tilt is None:
             tilt = zeros(params.shape, shares(records).dtype)
-        return (minimum(self, records, tilt),)
-
-
-def minimum(query: MinimizerQuery, records: Records, tilt: Expansion) -> Expansion:
-    """Returns the minimiser of a query's objective plus <tilt, w>. NOT PRIVATE."""
-    slope, smoothness, _ = query.objective.constants  # pyright: ignore
-    return ridge_minimum(
-        query.objective.linear,  # pyright: ignore
-        records,
-        tilt,
-        strength_of(query.objective),
-        slope,
-        smoothness,
-        query.iterations,
-        query.data_size,
-    )
+        slope, smoothness, _ = self.objective.constants  # pyright: ignore
+        # A fixed number of steps, whatever the data: a test of convergence would read them.
+        minimum = ridge_minimum(
+            self.objective.linear,  # pyright: ignore
+            records,
+            tilt,
+            strength_of(self.objective),
+            slope,
+            smoothness,
+            self.iterations,
+            self.data_size,
+        )
+        return (minimum,)
 
 
 def iterations_of(objective: Objective, ratio: float) -> int:

@@ -55,20 +55,17 @@ class NewtonQuery(ValueQuery):
     modification: str = static()
     dimension: int = static()
 
+    name = "newton_direction"
+    purpose = "direction"  # pyright: ignore[reportAssignmentType]
     reads = FullBatch
     gradients_per_record = 0  # the Hessian is taken where the gradient was
 
-    sums = ClippedSums()
+    sums = ClippedSums(reviewed=True)
 
     def __post_init__(self):
         _validate.choice("modification", self.modification, MODIFICATIONS)
 
-    @property
-    def name(self) -> str:
-        return "newton_direction"
-
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
-        del params, public
         return self.clip_norm / self.floor**2
 
     @property
@@ -81,10 +78,6 @@ class NewtonQuery(ValueQuery):
     def components(self) -> tuple[tuple[str, float], ...]:
         return (("direction", float(self.stddev)),)
 
-    @property
-    def purpose(self) -> str:
-        return "direction"
-
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any
     ) -> tuple[Expansion, ...]:
@@ -93,6 +86,7 @@ class NewtonQuery(ValueQuery):
         ``public`` has ``along``, (p,), released before; only its direction counts, and 0 gives
         noise alone.
         """
+        self._check_dimension(params)
         total = clipped_hessian(
             self.objective.data_term,
             clip_norm=self.clip_norm,
@@ -104,9 +98,11 @@ class NewtonQuery(ValueQuery):
             mean = lax.div(
                 to_float64(total), lax.full_like(to_float64(total), float(self.data_size))
             )
+            # In float32 the eigenvectors would err by more than one record moves them.
             vectors, values = lax.linalg.eigh(mean + float64(regularizer))
             wanted = float64(public["along"])
             length = jnp.sqrt(jnp.sum(wanted * wanted))
+            # Without a direction it is 0, and the answer noise alone; 0 / 0 would be NaN.
             unit = jnp.where(length > 0, wanted / jnp.where(length > 0, length, 1), 0)
             turned = jnp.sum(vectors * unit[:, None], axis=0) * self._inverse(values)
             return (from_float64(jnp.sum(vectors * turned[None, :], axis=1), dtype),)

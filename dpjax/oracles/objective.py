@@ -47,14 +47,10 @@ class ObjectiveQuery(MinimizerQuery):
     output_multiplier: Array | float
     dimension: int = static()
 
-    sums = ClippedSums()
-
-    @property
-    def name(self) -> str:
-        return "perturbed_minimizer"
+    name = "perturbed_minimizer"
+    sums = ClippedSums(reviewed=True)
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
-        del params, public
         return self.objective.constants.lipschitz  # pyright: ignore[reportOptionalMemberAccess]
 
     @property
@@ -103,12 +99,10 @@ class ObjectiveQuery(MinimizerQuery):
         return tilted, hidden
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        del params, public
         return (self.output_stddev,)
 
     def evidence(self, answer: Array, params: Params, **public: Any) -> list[tuple[Any, Any]]:
         """Returns that of the tilt, which is minus the regularizer's gradient at the answer."""
-        del params, public
         mu = strength_of(self.objective)
         return [Gaussian().excess(mu * answer, jnp.hypot(self.stddev, mu * self.output_stddev))]
 
@@ -125,7 +119,6 @@ class ObjectiveQuery(MinimizerQuery):
         That tilt is minus the gradient there. Up to the determinants of the Hessians, which are
         alike, and the little noise that is added afterwards.
         """
-        del params, public
         clipped = clipped_grad(self.objective.data_term, clip_norm=self.bound())
         mean = clipped(answer, records, mask) / self.data_size
         tilt = -self.objective.regularize_gradient(mean, answer)
@@ -135,7 +128,7 @@ class ObjectiveQuery(MinimizerQuery):
         self, key: Array, records: Records, params: Params, **public: Any
     ) -> dict[str, Any]:
         """Returns the tilt, which goes into the objective and never leaves."""
-        del public
+        self._check_dimension(params)
         dtype = shares(records).dtype
         own, noise = derive(key, "tilt", 0), Gaussian()
         return {"tilt": noise.alone(own, params.shape, self.stddev, dtype)}

@@ -28,6 +28,7 @@ from dpjax.placement.shard import Spread, over_shares
 from dpjax.sampling.samplers import Sampler, expect
 
 Records = PyTree
+_BATCH = "sample"  # the purpose of the key that draws the batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,14 +43,14 @@ class Query:
     pass over the records says so in ``releases``.
 
     A subclass is a ``pytree_dataclass`` with keyword-only fields. It must define ``name``,
-    ``components``, ``exact`` and ``bound``. It may define
+    ``exact`` and ``bound``. It may define
 
     - the noise: ``noise``, the same for each part, or ``noises``, with ``stddevs``; ``purpose``,
       ``step_key``;
     - what becomes of the noisy parts: ``postprocess``, its inverse ``noisy_parts``, and
       ``evidence``;
-    - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``description``,
-      ``noise_draws`` and ``most_answers``;
+    - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``components``,
+      ``description``, ``noise_draws`` and ``most_answers``;
     - how sums are made: ``sums``, which no subclass inherits, as it may have another ``exact``;
     - which records are read and when: ``sampler``, ``closed_form``, ``is_asked``,
       ``secret_arguments``, ``check_examples``, ``gradients_per_record``.
@@ -64,6 +65,10 @@ class Query:
     setting: Setting
     noise_multiplier: Array | float
 
+    name: ClassVar[str]
+    """The name of the query and of its release, unique among the queries of an algorithm."""
+    quantity: ClassVar[Quantity] = Quantity()
+    """What is released, for the guarantee, which has words for dpjax's own kinds."""
     sums_units: ClassVar[bool] = False
     """Whether ``exact`` is a clipped sum that has a closed form for units of a linear model."""
     noise: ClassVar[Noise] = Gaussian()
@@ -102,11 +107,6 @@ class Query:
         """The sampler, which decides which records an answer reads."""
         return expect(self.reads, self.setting.sampler, type(self).__name__)
 
-    @property
-    def name(self) -> str:
-        """The name of the query and of its release, unique among the queries of an algorithm."""
-        raise NotImplementedError
-
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """Returns a bound on the l2 norm of one record's contribution to the exact sum; public.
 
@@ -124,12 +124,7 @@ class Query:
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
         """Name and noise std of each part of the released mean; for concrete numbers only."""
-        raise NotImplementedError
-
-    @property
-    def quantity(self) -> Quantity:
-        """What is released, for the guarantee, which has words for dpjax's own kinds."""
-        return Quantity()
+        return ((self.name, float(self.stddev)),)
 
     @property
     def purpose(self) -> str:
@@ -154,7 +149,6 @@ class Query:
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         """Returns (word for the key, law of the noise) for each part of the exact value."""
-        del public
         return ((self.purpose, self.noise),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
@@ -227,7 +221,6 @@ class Query:
           step: number of the step.
           **public: as ``exact``.
         """
-        del public
         return derive(key, self.name, step)
 
     def check_examples(self, examples: PyTree, params: Params) -> None:
@@ -239,7 +232,6 @@ class Query:
 
         Privacy: may read shapes and dtypes, no value.
         """
-        del examples, params
 
     def secret_arguments(
         self, key: Array, records: Records, params: Params, **public: Any
@@ -258,7 +250,6 @@ class Query:
         Privacy: SECRET; they live within one answer. What they read of a record moves the answer
           even where that record is not drawn: ``bound`` and ``releases`` must count it.
         """
-        del key, records, params, public
         return {}
 
     def answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
@@ -279,21 +270,23 @@ class Query:
         def compute(params: Params) -> PyTree:
             return self._answer(key, records, params, **public)
 
+        # Its shapes alone: nothing is asked yet.
         nothing = jax.tree.map(
             lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(compute, params)
         )
         return cond_under_vmap(asked, compute, params, nothing)
 
     def _answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
-        batch, mask = self._drawn(key, records)
-        if isinstance(batch, Spread) and self._sums is None:
-            raise ValueError(
-                f"{type(self).__name__} does not state sums = ClippedSums(), so its sums are those "
-                "of one device: pass the data as they are, without distributed.shard."
-            )
-        secret = self.secret_arguments(key, records, params, **public)
-        exact = over_shares(_exact, batch, mask, self, params, public | secret)
+        exact = self._exact_parts(key, records, params, **public)
         noises, stddevs = self.noises(**public), self.stddevs(params, **public)
+        purposes = [purpose for purpose, _ in noises]
+        # A key drawn with twice gives the same noise twice, or noise that follows the batch.
+        if len({*purposes, _BATCH}) <= len(purposes):
+            raise ValueError(
+                f"noises() of {type(self).__name__} has the purposes {purposes}, of which keys are "
+                f"made: one repeats, or is {_BATCH!r}, which draws the batch, so that noise would "
+                "repeat. Give each part a word of its own."
+            )
         if not isinstance(exact, tuple) or len(exact) != len(noises):
             raise ValueError(
                 f"exact of {type(self).__name__} must return a tuple of {len(noises)} arrays, one "
@@ -305,6 +298,27 @@ class Query:
         )
         return self.postprocess(noisy, params)
 
+    def _exact_parts(
+        self, key: Array, records: Records, params: Params, **public: Any
+    ) -> tuple[Expansion, ...]:
+        """Returns ``exact`` of the batch that ``key`` draws. NOT PRIVATE."""
+        batch, mask = self._drawn(key, records)
+        if isinstance(batch, Spread) and self._sums is None:
+            raise ValueError(
+                f"{type(self).__name__} does not state sums = ClippedSums(), so its sums are those "
+                "of one device: pass the data as they are, without distributed.shard."
+            )
+        secret = self.secret_arguments(key, records, params, **public)
+        # The query and its numbers enter the program of a device's share as arguments.
+        return over_shares(
+            lambda records, mask, query, params, more: query.exact(records, params, mask, **more),
+            batch,
+            mask,
+            self,
+            params,
+            public | secret,
+        )
+
     def _checked_sum(self, noisy: Array, params: Params) -> Array:
         """Returns a flat sum as large as ``params``, or raises for another shape."""
         size = flatten(params)[0].size
@@ -312,13 +326,14 @@ class Query:
             raise ValueError(
                 f"exact of {type(self).__name__} returned a sum of shape {jnp.shape(noisy)}; it "
                 f"must have shape ({size},), one entry for each parameter, unless the class "
-                "defines finish and noisy_parts."
+                "defines postprocess and noisy_parts."
             )
         return noisy
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns how many gradients ``count`` answers compute; for concrete numbers only."""
         rows = self.sampler.max_batch_size
+        # As sums are made: of whole blocks of rows.
         padded = -(-rows // BLOCK) * BLOCK if rows > BLOCK else rows
         declared = round(count * self.gradients_per_record * float(self.divisor))
         return Evaluations(declared, count * self.gradients_per_record * padded)
@@ -387,8 +402,11 @@ class Query:
         return Event(tuple(released), self.relation)
 
     def _stated(self, quantity: Quantity) -> Quantity:
-        stated = Quantity(asserted_by=type(self).__name__) if self._sums is None else quantity
-        return stated._replace(description=self.description)
+        name, sums = type(self).__name__, self._sums
+        # The words of a proof are dpjax's own alone where dpjax has read the class.
+        stated_by = "" if sums is None or sums.reviewed else name
+        stated = Quantity(asserted_by=name) if sums is None else quantity
+        return stated._replace(description=self.description, stated_by=stated_by)
 
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns the releases of ``event``: by default each answer is one, on its own batch."""
@@ -418,6 +436,7 @@ class Query:
 
     def rounding_error_of(self, rows: int) -> float:
         """Returns ``rounding_error`` for sums over at most so many rows."""
+        # Where a record may be added, sums may have more rows than are declared.
         charged = most_rows(rows, self.relation, self.in_any_row)
         shifted = 0.0 if self.in_any_row else shift_rounding_error(charged, self.relation)
         # Without a statement records may be added one by one, as by ``accumulate``.
@@ -439,10 +458,4 @@ class Query:
         return self.noise_multiplier * (self._of_mean(bound) * self.divisor)
 
     def _drawn(self, key: Array, records: Records) -> tuple[Records, Array | None]:
-        return self.sampler.draw(derive(key, "sample", 0), records)
-
-
-def _exact(
-    records: Records, mask: Array | None, query: Query, params: Params, public: dict[str, Any]
-) -> tuple[Expansion, ...]:
-    return query.exact(records, params, mask, **public)
+        return self.sampler.draw(derive(key, _BATCH, 0), records)

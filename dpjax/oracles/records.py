@@ -126,6 +126,7 @@ def check_query(query: Query) -> None:
 
 
 def _check_grouping(query: Query, examples: PyTree) -> None:
+    # Data and objective are each of rows or of units, whoever made them: both must agree.
     of_units = isinstance(query.objective.loss, UnitLoss)
     if is_grouped(examples) and not of_units:
         raise ValueError(

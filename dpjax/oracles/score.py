@@ -50,14 +50,11 @@ class ScoreQuery(ValueQuery):
 
     clip_norm: Array | float
     hessian_clip_norm: Array | float
-    dimension: int = static(default=1)
-    candidates: int = static(default=1)
+    dimension: int = static()
+    candidates: int = static()
 
-    sums = ClippedSums()
-
-    @property
-    def name(self) -> str:
-        return "scores"
+    name = "scores"
+    sums = ClippedSums(reviewed=True)
 
     @property
     def quantity(self) -> Quantity:
@@ -71,7 +68,6 @@ class ScoreQuery(ValueQuery):
 
     def bound(self, params: Params | None = None, **public: Any) -> float:
         """How far one record moves m times the vector, in clip norms."""
-        del params, public
         errors = 2 * self.dimension * EIGENVALUE_ERROR * self.sampler.expected
         return (2 * self.candidates) ** 0.5 * (1 + errors)
 
@@ -103,13 +99,14 @@ class ScoreQuery(ValueQuery):
           mask: None.
           **public: ``filled``, how many there are, the first ones. The others get noise around 0.
         """
-        del mask
         kept = as_shuffled(records)
         rows = self.sampler
+        # One read for all candidates: they are scored on the same held-out records.
         batch, mask = rows.minibatch(
             kept, jnp.int32(rows.first), jnp.int32(rows.max_batch_size), rows.max_batch_size
         )
         first = jax.tree.map(lambda leaf: leaf[0], params)
+        self._check_dimension(first)
         dtype = flatten(first)[0].dtype
 
         def one(place: Array, scores: Expansion) -> Expansion:
@@ -121,7 +118,6 @@ class ScoreQuery(ValueQuery):
         return (lax.fori_loop(0, public["filled"], one, zeros((2, self.candidates), dtype)),)
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Scores:
-        del params
         return Scores(*(self._units.astype(noisy[0].dtype)[:, None] * noisy[0]))
 
     def noisy_parts(self, answer: Scores) -> tuple[Array, ...]:
@@ -158,5 +154,6 @@ class ScoreQuery(ValueQuery):
             gradient = mean + float64(flatten(own)[0])
             norm = jnp.sqrt(jnp.sum(gradient * gradient)) / float64(self.clip_norm)
             curvature = smallest / float64(self.hessian_clip_norm)
+            # In these units one record moves every number by 1 / m: one scale of noise serves all.
             both = lax.concatenate([lax.reshape(norm, (1,)), lax.reshape(curvature, (1,))], 0)
             return from_float64(both, dtype)

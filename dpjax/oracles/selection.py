@@ -54,27 +54,17 @@ class SelectionQuery(ValueQuery):
     dimension: int = static()
     candidates: int = static()
 
+    name = "selection"
+    quantity = Quantity("selection")
+    # Rows of a margin loss are scaled, as for the gradients beside it.
+    closed_form = True  # pyright: ignore[reportAssignmentType]
     noise = Gumbel()
     reads = FullBatch
 
-    sums = ClippedSums()
-
-    @property
-    def name(self) -> str:
-        return "selection"
-
-    @property
-    def quantity(self) -> Quantity:
-        return Quantity("selection")
-
-    @property
-    def closed_form(self) -> bool:
-        """Records of a margin loss are prepared, as for the gradients beside it."""
-        return True
+    sums = ClippedSums(reviewed=True)
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """What one record adds to n times a score."""
-        del params, public
         return self.clip_norm / self.curvature_tolerance
 
     @property
@@ -92,7 +82,6 @@ class SelectionQuery(ValueQuery):
         return (self._release(count, failure_probability=failed, noise_draws=0),)
 
     def evaluations(self, count: int) -> Evaluations:
-        del count
         return Evaluations(0, 0)
 
     def is_asked(self, **public: Any) -> Array:
@@ -100,13 +89,13 @@ class SelectionQuery(ValueQuery):
         return jnp.asarray(public["filled"]) > 0
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        del params, public
         return (self.gumbel_scale,)
 
     @property
     def gumbel_scale(self) -> Array:
         """Scale of the noise on a score, float64."""
         with jax.enable_x64(True):
+            # In float64, as the scores that the noise is added to.
             wide = dataclasses.replace(
                 self,
                 clip_norm=float64(self.clip_norm),
@@ -126,10 +115,11 @@ class SelectionQuery(ValueQuery):
           **public: ``gradient_norms``, (K,), released before; ``filled``, how many candidates there
             are, the first ones. With 0 of them no record is read and the place is 0.
         """
-        del mask
+        self._check_dimension(jax.tree.map(lambda leaf: leaf[0], params))
         gradient_norms, filled = public["gradient_norms"], public["filled"]
         dtype = wide_dtype(gradient_norms.dtype)
         scores = zeros((self.candidates,), dtype)
+        # A slot without a candidate is never chosen.
         scores = Expansion((jnp.full_like(scores.leading, -math.inf), *scores.terms[1:]))
 
         def one(place: Array, scores: Expansion) -> Expansion:

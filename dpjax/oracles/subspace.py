@@ -20,17 +20,11 @@ class SubspaceQuery(JointQuery):
       public or made of earlier answers, since one record's projected vector is clipped to norm 1.
     """
 
+    name = "subspace_gradient_and_hessian"  # pyright: ignore[reportAssignmentType]
+    closed_form = False  # pyright: ignore[reportAssignmentType]
     sums_units = False
 
-    sums = ClippedSums()
-
-    @property
-    def name(self) -> str:
-        return "subspace_gradient_and_hessian"
-
-    @property
-    def closed_form(self) -> bool:
-        return False
+    sums = ClippedSums(reviewed=True)
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any

@@ -141,7 +141,7 @@ def _facts(event: Event, data_size: int) -> dict[str, Any]:
         "failing": list(_failing(growing)),
         "failing_constantly": list(_failing(constant)),
         # Where no loss is composed, delta is charged what it is at epsilon 0, whatever the epsilon.
-        "lossless": all(release.is_lossless(event.relation) for release in releases),
+        "lossless": all(release.is_lossless for release in releases),
         "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
     }
 
@@ -150,7 +150,7 @@ def _law(event: Event) -> str:
     """How losses add up: composed, in a closed form by name, or as a class from elsewhere says."""
     if event.is_gaussian:
         return "gaussian"
-    lossless = all(release.is_lossless(event.relation) for release in event.releases)
+    lossless = all(release.is_lossless for release in event.releases)
     for release in event.releases:
         if lossless or type(release).whole_epsilon is not Release.whole_epsilon:
             return release.mechanism
@@ -206,18 +206,16 @@ def _each(releases: Iterable[Release], words: Callable[[Release], str]) -> list[
     return list(dict.fromkeys(_one_line(words(release)) for release in releases))
 
 
-def _digits(value: float, digits: int = 4) -> str:
-    return f"{value:.{digits}g}"
-
-
-def _thousands(value: float, digits: int | None = None) -> str:
-    return f"{value:,}" if digits is None else f"{value:,.{digits}g}"
+def _of_kind(words: dict[str, str], kind: str) -> str:
+    # No default: words of a proof must not be printed of a quantity that nobody has described.
+    if kind not in words:
+        raise ValueError(f"no words for a quantity of kind {kind!r}: state a description instead.")
+    return words[kind]
 
 
 def _template(name: str) -> jinja2.Template:
-    folder = jinja2.FileSystemLoader(pathlib.Path(__file__).parent)
     environment = jinja2.Environment(  # text, in which nothing can be markup
-        loader=folder,
+        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
         undefined=jinja2.StrictUndefined,
         finalize=_one_line,
         trim_blocks=True,
@@ -225,11 +223,12 @@ def _template(name: str) -> jinja2.Template:
     )
     environment.filters |= {
         "ceil": ceil,
-        "digits": _digits,
-        "thousands": _thousands,
+        "digits": lambda value, digits=4: f"{value:.{digits}g}",
+        "thousands": lambda value, digits="": f"{value:,.{digits}g}" if digits else f"{value:,}",
         "label": lambda name: name.replace("_", " "),
         "class": lambda value: type(value).__name__,
         "each": _each,
+        "of_kind": _of_kind,
         "dict": dict,
         "repr": repr,
     }

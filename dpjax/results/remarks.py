@@ -34,7 +34,7 @@ def remarks(algorithm: Algorithm) -> list[str]:
     n = algorithm.queries[0].data_size
     # Ball noise promises no epsilon, and its guarantee says which release meets its delta.
     event = algorithm.event
-    if all(release.is_lossless(event.relation) for release in event.releases):
+    if all(release.is_lossless for release in event.releases):
         return []
     found = accounting.remarks(epsilon, delta, n)
     p = getattr(algorithm, "subspace_dimension", algorithm.dimension)

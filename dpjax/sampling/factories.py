@@ -67,6 +67,7 @@ def poisson(
     (True, 417)
     """
     n = _data_size(data_size)
+    # In float32, as in the program, so that the divisor charged is the one used.
     expected = float(np.float32(_validate.positive("expected_batch", expected_batch)))
     if not isinstance(budget, PrivacyBudget):
         raise ValueError(
@@ -79,8 +80,10 @@ def poisson(
             "take FullBatch to read every record."
         )
     probability = threshold / 2**64
+    # What one unit of failure probability costs of delta, over all draws; e^700 is a float64.
     draws = (1 + math.exp(min(budget.epsilon, 700.0))) * _validate.positive_int("count", count)
     if max_batch_size is None:
+        # Half of the share: what 64 bits miss of the gaps is charged beside it.
         allowed = _validate.open_unit("delta_share", delta_share) * budget.delta / draws
         max_batch_size = _max_batch_size(probability, n, min(allowed / 2, _RARE))
     max_batch_size = min(_validate.positive_int("max_batch_size", max_batch_size), n)

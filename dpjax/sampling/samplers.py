@@ -83,7 +83,6 @@ class Sampler:
           drawn: that where the canary, the only record that contributes, is drawn.
           undrawn: that where it is not.
         """
-        del undrawn
         return drawn
 
     def with_known_order(self, key: Array) -> "Sampler":
@@ -91,7 +90,6 @@ class Sampler:
 
         An audit's attacker knows it, as everybody may.
         """
-        del key
         return self
 
     def prepare(self, key: Array, records: PyTree) -> PyTree:
@@ -101,7 +99,6 @@ class Sampler:
           key: used for this alone.
           records: pytree whose leaves share their leading axis.
         """
-        del key
         return records
 
     def draw(self, key: Array, records: PyTree) -> tuple[PyTree, Array | None]:
@@ -210,23 +207,20 @@ class FullBatch(Sampler):
 
     @property
     def expected(self) -> float:
-        """The public divisor of sums."""
         return float(self.data_size)
 
     @property
     def max_batch_size(self) -> int:
-        """The most records a batch holds: all."""
         return self.data_size
 
     def sum_scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
+        # Every record is read, so what counts is how far neighbouring sums are apart.
         return (records_moved(relation) + rounding_error) * record_norm
 
     def sample(self, key: Array, n: int) -> Batch:
-        del key
         return Batch(jnp.arange(n, dtype=jnp.int32), jnp.ones(n, bool))
 
     def draw(self, key: Array, records: PyTree) -> tuple[PyTree, None]:
-        del key
         return records, None
 
 
@@ -252,17 +246,14 @@ class WithoutReplacement(Sampler):
 
     @property
     def expected(self) -> float:
-        """The public divisor of sums."""
         return float(self.size)
 
     @property
     def max_batch_size(self) -> int:
-        """The most records a batch holds: always as many."""
         return self.size
 
     @property
     def probability(self) -> float:
-        """The probability of a record being drawn."""
         return self.size / self.data_size
 
     @property
@@ -284,10 +275,6 @@ class WithoutReplacement(Sampler):
         return record_norm * (1 + rounding_error)
 
     def sample(self, key: Array, n: int) -> Batch:
-        """Returns one draw.
-
-        There must be ``data_size`` records.
-        """
         if n != self.data_size:
             raise ValueError(
                 f"subsets of {self.data_size} records were declared, but the data have another "
@@ -297,6 +284,7 @@ class WithoutReplacement(Sampler):
         drawn, mask = skips.distinct(key, self._fewer, trials, n)
         if self._fewer == self.size:
             return Batch(drawn, mask)
+        # Masked slots point at row n, which is not there and is dropped.
         left_out = jnp.zeros(n, bool).at[jnp.where(mask, drawn, n)].set(True, mode="drop")
         holdout = jnp.nonzero(~left_out, size=self.size)[0].astype(jnp.int32)
         return Batch(holdout, jnp.ones(self.size, bool))

@@ -83,12 +83,10 @@ class SinglePass(Sampler):
 
     @property
     def expected(self) -> float:
-        """Number of places."""
         return float(self.last - self.first)
 
     @property
     def max_batch_size(self) -> int:
-        """Number of places; no batch is larger."""
         return self.last - self.first
 
     def sum_scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
@@ -98,10 +96,10 @@ class SinglePass(Sampler):
                 "relation='add_or_remove_one' removing a record shifts later ones into other "
                 "batches, which has no accounting. Declare zero_out or replace_one, with public n."
             )
+        # A record is in one batch at most, and may be replaced there: so both norms count at once.
         return records_moved(relation) * (record_norm * (1 + rounding_error))
 
     def prepare(self, key: Array, records: PyTree) -> ShuffledRecords:
-        """Returns the records in the random order of this training, see ``ordered``."""
         return ordered(key, records)
 
     def with_known_order(self, key: Array) -> "KnownOrder":
@@ -109,7 +107,6 @@ class SinglePass(Sampler):
         return KnownOrder(self.data_size, self.first, self.last, order=order)
 
     def draw(self, key: Array, records: Any) -> tuple[Any, None]:
-        del key
         return records, None
 
     def minibatch(
@@ -134,6 +131,7 @@ class SinglePass(Sampler):
             )
         places = start + jnp.arange(rows, dtype=jnp.int32)
         mask = (places < start + size) & (places >= self.first) & (places < self.last)
+        # A masked place reads record order[0], whose part the mask then makes 0.
         indices = records.order[jnp.where(mask, places, 0)]
         return take(records.rows, indices), mask
 
@@ -152,5 +150,4 @@ class KnownOrder(SinglePass):
     order: Array = dataclasses.field(kw_only=True)
 
     def prepare(self, key: Array, records: PyTree) -> ShuffledRecords:
-        del key
         return ShuffledRecords(records, self.order)

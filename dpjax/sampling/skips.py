@@ -36,10 +36,12 @@ def skip_table(threshold: int, n: int) -> np.ndarray:
     """
     one = 1 << _POINT
     stay = one - (threshold << (_POINT - 64))  # 1 - q, exact
+    # Long enough where two digits reach n, or longer gaps have probability below 2^-64.
     log, base = math.log1p(-threshold / 2**64) if threshold < 2**64 - 2**11 else -math.inf, _BASE
     while log * base**2 > _TINIEST - 1 and base * (base - 1) < n:
         base *= 2
     powers = [one]
+    # Integers throughout: floats would lose the last of 64 bits of powers near 1.
     for _ in range(base):
         powers.append((powers[-1] * stay) >> _POINT)
     whole = powers.pop()  # (1 - q)^base
@@ -50,6 +52,7 @@ def skip_table(threshold: int, n: int) -> np.ndarray:
         upper.append(power >> (_POINT - 64))
     words = [[[t >> 32 for t in row], [t & 0xFFFFFFFF for t in row]] for row in (upper, lower)]
     table = np.array(words, np.uint32)
+    # One table serves all samplers of this probability.
     table.flags.writeable = False
     return table
 
@@ -76,10 +79,12 @@ def geometric_skips(
     bits = jax.random.bits(key, (2, 2, count), jnp.uint32)
     with jax.enable_x64(True):
         numbers, thresholds = _join(bits), _join(jnp.asarray(table))[:, ::-1]
+        # Thresholds fall with the digit; reversed they rise, as searchsorted needs them.
         most = thresholds.shape[1]
         upper, lower = (
             most - jnp.searchsorted(thresholds[i], numbers[i], side="right") for i in range(2)
         )
+        # Each gap is followed by one included record, hence the 1; places count from 0.
         place = jnp.cumsum(upper * (most + 1) + lower + 1) - 1
         mask = place < n
         return lax.convert_element_type(jnp.where(mask, place, 0), jnp.int32), mask
@@ -93,6 +98,7 @@ def bernoulli_mask(
     The key is for this draw alone; ``threshold`` is 2^64 q, as upper and lower word.
     """
     high, low = threshold
+    # Two words a record: 32 bits would round a small probability by much of itself.
     bits = jax.random.bits(key, (2, n), jnp.uint32)
     rank = jnp.cumsum((bits[0] < high) | ((bits[0] == high) & (bits[1] < low)), dtype=jnp.int32)
     place = jnp.arange(1, count + 1, dtype=jnp.int32)
@@ -101,11 +107,7 @@ def bernoulli_mask(
 
 
 def overflow_probability(probability: float, max_batch_size: int, n: int) -> float:
-    """Returns P(Binomial(n, probability) > max_batch_size), rounded up.
-
-    >>> print(round(overflow_probability(0.5, 1, 2), 6))
-    0.25
-    """
+    """Returns P(Binomial(n, probability) > max_batch_size), rounded up."""
     if max_batch_size >= n:
         return 0.0
     tail = float(stats.binom.sf(max_batch_size, n, probability))
@@ -145,12 +147,10 @@ def distinct_trials(count: int, n: int) -> tuple[int, float]:
     Returns:
       The number of draws, and a bound, at most 2^-64, on the probability that they do not: all lie
       in a set of count - 1 (union bound), or their number is far below its mean (McDiarmid).
-
-    >>> distinct_trials(1, 10)[0], distinct_trials(5_000, 35_000)[0]
-    (1, 5817)
     """
     if count == 1:
         return 1, 0.0
+    # The logarithm of how many sets of count - 1 there are.
     sets = math.lgamma(n + 1) - math.lgamma(count) - math.lgamma(n - count + 2)
 
     def log_failure(trials: int) -> float:
@@ -194,6 +194,7 @@ def distinct(key: Array, count: int, trials: int, n: int) -> tuple[Array, Array]
         # The upper half of the product of 64 bits and n.
         drawn = lax.convert_element_type((high * size + ((low * size) >> half)) >> half, jnp.int32)
     order = jnp.arange(trials, dtype=jnp.int32)
+    # A stable sort puts the first draw of each index in front, which alone counts.
     ascending, when = lax.sort((drawn, order), num_keys=1, is_stable=True)
     first = jnp.append(True, ascending[1:] != ascending[:-1])
     rank = jnp.cumsum(jnp.zeros(trials, bool).at[when].set(first), dtype=jnp.int32)
