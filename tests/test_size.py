@@ -1,4 +1,4 @@
-"""The wheel stays a light house: lines, comment lines not counted, and files of each room.
+"""The wheel stays a light house: lines of code and templates, comments not counted, and files.
 
 ``python tests/test_size.py`` prints the table of today.
 """
@@ -29,23 +29,27 @@ MOST = {
     "objectives": (2102, 12),  # _linear and _units, 391 lines, stood at the top
     "oracles": (2463, 19),
     "placement": (747, 4),
-    "reporting": (571, 4),
-    "results": (1461, 10),
+    "reporting": (892, 6),  # templates are counted now: report.html 195, style.css 126
+    "results": (1898, 11),  # templates are counted now: guarantee.txt 437
     "sampling": (1022, 6),
     "training": (1399, 8),
     "transforms": (1610, 8),
     "tuning": (1061, 7),
 }
+WHEEL = 47_242
+"""All rooms together: never raised, and lowered with a room. 43,000 is what it should become."""
 
 
 def sizes():
     """Lines and files of each room; those at the top are one room."""
     found = collections.defaultdict(lambda: (0, 0))
-    for path in ROOT.rglob("*.py"):
+    for path in ROOT.rglob("*"):
+        if path.suffix not in (".py", ".txt", ".html", ".css"):
+            continue
         room = path.relative_to(ROOT).parts[0] if path.parent != ROOT else "."
-        text = path.read_text().splitlines()
+        text, code = path.read_text().splitlines(), path.suffix == ".py"
         lines, files = found[room]
-        count = sum(not line.lstrip().startswith("#") for line in text)
+        count = sum(not (code and line.lstrip().startswith("#")) for line in text)
         found[room] = lines + count, files + 1
     return dict(sorted(found.items()))
 
@@ -54,6 +58,10 @@ def sizes():
 def test_a_room_has_no_more_lines_and_files_than_its_number(room):
     (lines, files), (most, most_files) = sizes()[room], MOST[room]
     assert lines <= most and files <= most_files, "take out as much, or say behind the number what"
+
+
+def test_the_wheel_does_not_grow():
+    assert sum(most for most, _ in MOST.values()) <= WHEEL, "a room grows where another shrinks"
 
 
 def test_every_room_has_a_number():

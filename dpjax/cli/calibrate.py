@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import textwrap
 
+import dpjax
 from dpjax.accounting import epsilon
 from dpjax.cli import options, problem, report
 from dpjax.cli.parser import Parser
@@ -28,7 +29,7 @@ def add_options(parser: Parser) -> None:
         "Compute the noise for a budget, and recompute epsilon from it. Only the shape of the data "
         "is used; with --data-size and --dimension the data are not read.",
         _EXAMPLES,
-        options.listed(options.algorithms()),
+        options.listed(dpjax.ALGORITHMS),
     )
 
 

@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 
+import dpjax
 from dpjax import comparison
 from dpjax.cli import options, problem, report
 from dpjax.cli.parser import Parser
@@ -42,7 +43,7 @@ _OPTIONS: options.Options = {
 def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
     options.add(parser, _OPTIONS, options.DATA, options.OBJECTIVE, options.DELTA, options.TABLE)
-    names = [name for name in options.algorithms() if name not in options.taking("domain")]
+    names = [name for name in dpjax.ALGORITHMS if name not in options.taking("domain")]
     parser.describe(
         command,
         "Train algorithms with their defaults at several epsilons, and write a CSV, a picture and "

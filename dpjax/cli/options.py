@@ -12,7 +12,6 @@ from typing import Any
 
 import dpjax
 from dpjax.accounting import RELATIONS
-from dpjax.algorithms import Algorithm
 from dpjax.reporting.page import check_path
 
 Options = Mapping[str, dict[str, Any]]
@@ -41,19 +40,14 @@ class Operand(Input):
     """Such a path that is named without a flag."""
 
 
-def algorithms() -> dict[str, Callable[..., Algorithm]]:
-    """Returns the factories of all algorithms that a command can run, by name."""
-    return dpjax.ALGORITHMS
-
-
 def taking(parameter: str) -> list[str]:
     """Returns the names of the algorithms whose factories have this parameter.
 
     >>> taking("domain")
     ['dp-accmd']
     """
-    every = algorithms().items()
-    return [name for name, factory in every if parameter in signature(factory).parameters]
+    factories = dpjax.ALGORITHMS.items()
+    return [name for name, factory in factories if parameter in signature(factory).parameters]
 
 
 def listed(names: Iterable[str]) -> str:

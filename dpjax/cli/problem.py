@@ -23,14 +23,12 @@ from dpjax.driver import root_key
 
 
 class Setting(NamedTuple):
-    """A configured algorithm and the names of what it was configured for."""
+    """A configured algorithm, its budget, its name on the command line, and the declared n."""
 
     algorithm: Algorithm
     budget: dpjax.PrivacyBudget
     name: str
-    objective: str
     data_size: int
-    dimension: int
 
 
 def load(arguments: argparse.Namespace, name: str | None = None) -> dpjax.Dataset:
@@ -169,7 +167,7 @@ def configure(
     """Returns the algorithm for n records and ``dimension`` parameters."""
     name, budget, size = declared(arguments, n)
     make = functools.partial(
-        options.algorithms()[name],
+        dpjax.ALGORITHMS[name],
         objective,
         data_size=size,
         dimension=dimension,
@@ -180,7 +178,7 @@ def configure(
         make = functools.partial(dpjax.with_accuracy, make, epsilon=arguments.estimate)
     if arguments.count is not None:
         make = functools.partial(dpjax.with_count, make, share=arguments.count)
-    return Setting(make(budget), budget, name, arguments.objective, size, dimension)
+    return Setting(make(budget), budget, name, size)
 
 
 def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyBudget, int]:
@@ -189,7 +187,7 @@ def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyB
     Raises:
       ValueError: for an unknown name, or what is not declared where n is private.
     """
-    factories = options.algorithms()
+    factories = dpjax.ALGORITHMS
     if arguments.algorithm in dpjax.algorithms.ALL.keys() - factories.keys():
         function = dpjax.algorithms.ALL[arguments.algorithm].factory.__name__
         raise ValueError(f"{arguments.algorithm} runs in Python alone: dpjax.{function}.")
@@ -225,12 +223,13 @@ def maker(
 
     What ``arguments`` set is the same in every training; of the data the number of features counts.
     """
-    factory, fixed = options.algorithms()[name], _settings(arguments, name)
+    factory, fixed = dpjax.ALGORITHMS[name], _settings(arguments, name)
 
     def make(budget: dpjax.PrivacyBudget, **setting: Any) -> Algorithm:
-        own = argparse.Namespace(**vars(arguments))
-        own.regularization = setting.pop("regularization", arguments.regularization)
-        loss = objective(own)
+        # Of the objective, not of the factory; a copy, as each training has another.
+        changed = argparse.Namespace(**vars(arguments))
+        changed.regularization = setting.pop("regularization", arguments.regularization)
+        loss = objective(changed)
         return factory(
             loss,
             budget,
@@ -259,7 +258,7 @@ def grid(words: list[str] | None, name: str) -> dict[str, list[Any]]:
     """
     if words is None:
         return dpjax.tuning.default_settings(dpjax.algorithms.ALL[name].grid, name)
-    takes = [*inspect.signature(options.algorithms()[name]).parameters, "regularization"]
+    takes = [*inspect.signature(dpjax.ALGORITHMS[name]).parameters, "regularization"]
     found: dict[str, list[Any]] = {}
     for word in words:
         option, equals, values = word.partition("=")

@@ -68,7 +68,7 @@ def add_options(parser: Parser) -> None:
         "Train privately. The guarantee covers all that is printed but the times; --exact adds "
         "what it does not cover.",
         _EXAMPLES,
-        options.listed(options.algorithms()),
+        options.listed(dpjax.ALGORITHMS),
     )
 
 
@@ -232,7 +232,6 @@ def _compile_seconds() -> Iterator[list[tuple[float, float]]]:
     spans: list[tuple[float, float]] = []
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        del kwargs
         if event.startswith(_COMPILE_EVENT):
             end = time.perf_counter()
             spans.append((end - duration_secs, end))

@@ -27,11 +27,7 @@ DAMAGED = (EOFError, OSError, TypeError, ValueError, zipfile.BadZipFile, zlib.er
 
 
 def cache_folder() -> pathlib.Path:
-    """Returns the folder of downloads: ``$DPJAX_CACHE``, or ``~/.cache/dpjax``.
-
-    >>> cache_folder().is_absolute()
-    True
-    """
+    """Returns the folder of downloads: ``$DPJAX_CACHE``, or ``~/.cache/dpjax``."""
     default = pathlib.Path.home() / ".cache" / "dpjax"
     return pathlib.Path(os.environ.get("DPJAX_CACHE") or default).absolute()
 
@@ -40,9 +36,6 @@ def find(archive: str) -> pathlib.Path | None:
     """Returns the path of a data set's archive on this machine, or None.
 
     The shipped file; else the one in ``$DPJAX_DATA``; else the one in the cache.
-
-    >>> find("randhie.npz").name
-    'randhie.npz'
     """
     folders = [pathlib.Path(__file__).parent, cache_folder()]
     if declared := os.environ.get("DPJAX_DATA"):
@@ -65,10 +58,6 @@ def arrays(entry: Spec) -> dict[str, np.ndarray]:
     Raises:
       FileNotFoundError: if it is not on this machine and cannot be downloaded, with a remedy.
       ValueError: if a file's checksum differs from the publisher's.
-
-    >>> from dpjax.datasets.registry import spec
-    >>> arrays(spec("randhie"))["x"].shape
-    (20190, 9)
     """
     path = find(entry.archive)
     result = _from_publisher(entry) if path is None else read(path, entry.checksum)

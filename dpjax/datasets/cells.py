@@ -78,11 +78,7 @@ def kind_of(column: Any) -> Kind:
 
 
 def stated(column: Any) -> str:
-    """Returns the name of a column's dtype, "" if it has none.
-
-    >>> stated(np.array([1.5])), stated(["a", 2])
-    ('float64', '')
-    """
+    """Returns the name of a column's dtype, "" if it has none."""
     dtype: Any = getattr(column, "dtype", getattr(column, "type", ""))
     encoded = str(dtype).startswith(("dictionary<", "run_end_encoded<"))  # of pyarrow
     return str(dtype.value_type if encoded else dtype)
@@ -94,10 +90,7 @@ def may_be_numbers(kind: Kind, dtype: str) -> bool:
 
 
 def check_names(said: str, kind: Kind, dtype: str, unit_type: str | None = None) -> None:
-    """Raises if a column is stored as what cannot name units, by its dtype and declared type alone.
-
-    >>> check_names("by", Kind.WORDS, "str")
-    """
+    """Raises if a column is stored as what cannot name units, by dtype and declared type alone."""
     numbers = unit_type == "number"
     if unit_type is not None:
         _validate.choice("type of units", unit_type, ("number", "text"))
@@ -239,20 +232,12 @@ def is_no_number(cell: Any) -> bool:
 
 @never_raises(np.nan)
 def to_number(cell: Any) -> float:
-    """Returns a cell as a float, NaN if it is not a number.
-
-    >>> to_number("1e3"), to_number(None)
-    (1000.0, nan)
-    """
+    """Returns a cell as a float, NaN if it is not a number."""
     return np.nan if is_no_number(cell) else float(cell)
 
 
 def to_numbers(cells: np.ndarray) -> np.ndarray:
-    """Returns cells (n,) as float64, NaN for each that is not a finite number.
-
-    >>> to_numbers(np.array(["3", "x", "inf"], object))
-    array([ 3., nan, nan])
-    """
+    """Returns cells (n,) as float64, NaN for each that is not a finite number."""
     if cells.dtype.kind in "biuf":
         with np.errstate(all="ignore"):
             values = cells.astype(np.float64)
@@ -279,11 +264,7 @@ def to_days(cells: np.ndarray) -> np.ndarray:
 
 @never_raises(np.nan)
 def to_day(cell: Any) -> float:
-    """Returns a date as days since 1970-01-01, NaN if it is none.
-
-    >>> to_day(datetime.date(1970, 1, 11))
-    10.0
-    """
+    """Returns a date as days since 1970-01-01, NaN if it is none."""
     if isinstance(cell, np.datetime64):
         return float(_days_of(np.array([cell]))[0])
     if isinstance(cell, str):

@@ -119,15 +119,15 @@ class CheckReport:
         return [f"levels that are not declared: {_by_column(counted)}"]
 
     def _units(self) -> list[str]:
-        found = []
+        lines = []
         if self.exact_constant:
-            found.append(f"columns with one value in all rows: {few(self.exact_constant)}")
+            lines.append(f"columns with one value in all rows: {few(self.exact_constant)}")
         if self.exact_persons is not None:
-            found.append(
+            lines.append(
                 f"units: {self.exact_persons}, rows beyond max_records of theirs: "
                 f"{self.exact_above_cap}"
             )
-        return found
+        return lines
 
     def _labels(self) -> str:
         signs = set(self.exact_class_counts) == {-1, 1}
@@ -175,20 +175,18 @@ def check(
     {-1: 6308, 1: 13882}
     """
     options = Options(label, bounds, classes, unit, max_records, unit_type)
-    declare = _to_declare
     if isinstance(name_or_path, Dataset) and schema is None:
         check_units(name_or_path, options)
-        table, declare = _of_arrays(name_or_path, options), _to_encode
+        table, of_arrays = _of_arrays(name_or_path, options), True
     else:
-        table = open_table(name_or_path, options, schema)
-        declare = _to_declare if schema is None else _to_correct
+        table, of_arrays = open_table(name_or_path, options, schema), False
     source, where = table.source, f"the label {table.schema.label.column!r} of {table.source.where}"
     tally = Tally(table.schema, where)
     for block in source.blocks(*tally.wanted):
         tally.add(block)
     suggested = _suggested(tally.labels)
     problems = [*undeclared_line_breaks(table.schema, source), *source.exact_problems()]
-    problems += tally.label_problems(None if suggested is None else declare(suggested))
+    problems += tally.label_problems(_advice(suggested, of_arrays, schema is not None))
     problems += (*tally.column_problems(), *tally.unit_problems())
     fields = tally.fields()
     if fields["exact_outside"] is None and (
@@ -245,7 +243,20 @@ def _order(label: str) -> tuple[bool, float, str]:
         return True, 0.0, label.lower()
 
 
-def _to_declare(suggested: tuple[str, ...]) -> str:
+def _advice(suggested: tuple[str, ...] | None, of_arrays: bool, has_schema: bool) -> str | None:
+    """Returns what to do about classes: declare those suggested, where nothing else is declared."""
+    if suggested is None:
+        return None
+    if has_schema:
+        return (
+            "correct classes under [label] from public knowledge, in words as in the file, or "
+            "leave those records out"
+        )
+    if of_arrays:
+        return (
+            f"pass dpjax.datasets.encode_labels(y, classes={suggested!r}) as y, with "
+            "from_zero=True for a network; a check takes the numbers that this gives as classes"
+        )
     if len(suggested) == 2:
         return (
             f"declare --classes {','.join(suggested)} (in Python classes={suggested!r}); the first "
@@ -254,21 +265,6 @@ def _to_declare(suggested: tuple[str, ...]) -> str:
     return (
         f"declare two for `dpjax run`, such as --classes {','.join(suggested[:2])}, or merge "
         f"these into two labels; a network in Python takes all of them, classes={suggested!r}"
-    )
-
-
-def _to_encode(suggested: tuple[str, ...]) -> str:
-    return (
-        f"pass dpjax.datasets.encode_labels(y, classes={suggested!r}) as y, with from_zero=True "
-        "for a network; a check takes the numbers that this gives as classes"
-    )
-
-
-def _to_correct(suggested: tuple[str, ...]) -> str:
-    del suggested
-    return (
-        "correct classes under [label] from public knowledge, in words as in the file, or leave "
-        "those records out"
     )
 
 

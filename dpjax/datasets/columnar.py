@@ -45,7 +45,6 @@ class Matrix(Source):
     def at(
         self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
     ) -> list[np.ndarray]:
-        del numeric
         inside = any(name in self._places for name in wanted)
         block: Any = self._array[index] if inside else None  # labels alone need no features
         return [

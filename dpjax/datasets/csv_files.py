@@ -169,11 +169,7 @@ def _cells(line: bytes, separator: str) -> list[str]:
 
 
 def few(names: Sequence[Any], show: Callable[[Any], str] = repr) -> str:
-    """Returns the first few names as text for an error message.
-
-    >>> few(["age", "bmi"])
-    "'age', 'bmi'"
-    """
+    """Returns the first few names as text for an error message."""
     shown = ", ".join(map(show, names[:8]))
     return shown + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
 

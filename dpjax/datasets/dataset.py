@@ -13,7 +13,7 @@ from dpjax.datasets.cells import check_unmasked
 from dpjax.datasets.encoders import Column, Numeric, Unscaled
 from dpjax.datasets.labels import Label
 from dpjax.datasets.rows import Rows
-from dpjax.datasets.scaling import Ranges, normalise
+from dpjax.datasets.scaling import Ranges, linear_scale, normalise
 from dpjax.datasets.source import Source, stacked
 from dpjax.datasets.sources import open_features
 
@@ -126,8 +126,7 @@ class Preprocessing:
         """
         least, constant = 0.0, None
         if self.label_bounds is not None:
-            # No column adds more than 1 to the square of a norm.
-            least, constant = -1.0, math.sqrt(len(self.encoders) + self.intercept)
+            least, constant = linear_scale(len(self.encoders), self.intercept)
         if self._plain:
             block = cells[0] if cells[0].ndim == 2 else stacked(cells)
             return normalise(block, self._ranges, self.intercept, least, constant)
@@ -254,10 +253,7 @@ class Dataset:
 
 
 def check_arrays(name: str, tree: PyTree) -> None:
-    """Raises if a leaf of ``tree`` is not an array of numbers, without printing its values.
-
-    >>> check_arrays("data", (np.zeros(2), np.zeros(2)))
-    """
+    """Raises if a leaf of ``tree`` is not an array of numbers, without printing its values."""
     for leaf in jax.tree.leaves(tree):
         check_unmasked(name, leaf)
         dtype = getattr(leaf, "dtype", None)

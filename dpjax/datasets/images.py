@@ -55,11 +55,7 @@ IMAGES = MappingProxyType(
 
 
 def find_images(name: str) -> tuple[Spec, pathlib.Path | None]:
-    """Returns the archive of a named set that is on this machine, or the last one and None.
-
-    >>> find_images("mnist")[0].shape
-    (28, 28)
-    """
+    """Returns the archive of a named set that is on this machine, or the last one and None."""
     for images in IMAGES[name]:
         if (path := archives.find(images.archive)) is not None:
             return images, path

@@ -55,8 +55,7 @@ def load(
         ``"covtype-12"``, ``"covtype-7"``, the images ``"mnist"`` and ``"cifar10"``, or a path
         ending in .csv, .npz, .npy or .parquet; or a data frame, or a mapping of columns. The named
         ones are looked for in ``$DPJAX_DATA``, in ``$DPJAX_CACHE`` (``~/.cache/dpjax``), and at
-        their publishers,
-        except for images.
+        their publishers, except for images.
       label: the label's column (of an NPZ the label's array, default ``"y"``); for a table only.
       bounds: the declared range of each feature, as ``{column: [low, high]}`` or the path of a
         JSON file that holds it, or of a CSV file ``column,low,high``; for a table only. For an NPZ
@@ -142,9 +141,6 @@ def open_table(
       ValueError: for declarations that do not go together or do not apply; see ``load``.
 
     Privacy: raw data.
-
-    >>> open_table("randhie").schema.features[:3]
-    ('lncoins', 'idp', 'lpi')
     """
     if schema is not None:
         _check_schema_alone(name_or_path, options)
@@ -214,10 +210,10 @@ def check_units(table: Any, options: Options) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class DatasetInfo:
+class DatasetInfo(Spec):
     """Published facts about a named data set.
 
-    Args:
+    Attributes:
       name: its name in ``load``.
       rows: number of training records.
       features: number of features, without an intercept.
@@ -225,21 +221,16 @@ class DatasetInfo:
       task: the meaning of +1 against -1.
       source: its publisher.
       available: whether ``load`` needs no network for it.
-      checksum: sha256 of its archive.
+      checksum: sha256 of its archive, or None for one that the user makes.
       note: terms, preprocessing, and remarks for whoever quotes a number.
       path: the archive on this machine, or None.
     """
 
-    name: str
-    rows: int
-    features: int
-    unit: str
-    task: str
-    source: str
-    available: bool
-    checksum: str
-    note: str
     path: str | None = None
+
+    @property
+    def available(self) -> bool:
+        return self.path is not None or archives.downloaded(self)
 
 
 def describe() -> list[DatasetInfo]:
@@ -256,22 +247,10 @@ def describe() -> list[DatasetInfo]:
     True
     """
     tables = ((entry, archives.find(entry.archive)) for entry in SPECS.values())
-    return [_info(*found) for found in (*tables, *map(find_images, IMAGES))]
-
-
-def _info(entry: Spec, path: pathlib.Path | None) -> DatasetInfo:
-    return DatasetInfo(
-        name=entry.name,
-        rows=entry.rows,
-        features=entry.features,
-        unit=entry.unit,
-        task=entry.task,
-        source=entry.source,
-        available=path is not None or archives.downloaded(entry),
-        checksum=entry.checksum or "none",
-        note=entry.note,
-        path=None if path is None else str(path),
-    )
+    return [
+        DatasetInfo(**vars(entry), path=None if path is None else str(path))
+        for entry, path in (*tables, *map(find_images, IMAGES))
+    ]
 
 
 def _is_user_table(table: Any) -> bool:

@@ -65,8 +65,11 @@ class Spec:
     note: str
     archive: str
     checksum: str | None
-    columns: tuple[str, ...] = ()
-    ranges: MappingProxyType[str, tuple[float, float]] | None = None
+    # Not shown: of covtype they are 54 names and their ranges.
+    columns: tuple[str, ...] = dataclasses.field(default=(), repr=False)
+    ranges: MappingProxyType[str, tuple[float, float]] | None = dataclasses.field(
+        default=None, repr=False
+    )
     unit: str = "row"
     positive: tuple[int, ...] = ()
     classes: int = 2

@@ -71,7 +71,6 @@ class Rows:
         return rows
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        del copy
         return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
 
     def __repr__(self) -> str:

@@ -77,11 +77,7 @@ def write(data: Dataset, path: str | os.PathLike[str]) -> None:
 
 
 def is_scaled(table: Any) -> bool:
-    """Returns whether ``table`` is the path of a file that ``write`` made.
-
-    >>> is_scaled("people.csv")
-    False
-    """
+    """Returns whether ``table`` is the path of a file that ``write`` made."""
     named = isinstance(table, str | os.PathLike) and os.fspath(table).lower().endswith(".npz")
     if not named or not zipfile.is_zipfile(table):
         return False
@@ -175,12 +171,7 @@ def fields_of(scale: Preprocessing | None) -> dict[str, Any] | None:
 
 
 def preprocessing_of(fields: dict[str, Any] | None) -> Preprocessing | None:
-    """Returns what ``fields_of`` was made of.
-
-    >>> from dpjax.datasets.encoders import Numeric
-    >>> preprocessing_of(fields_of(Preprocessing((Numeric("age", 0.0, 99.0),)))).features
-    ('age',)
-    """
+    """Returns what ``fields_of`` was made of."""
     if fields is None:
         return None
     # JSON knows no tuples, and a preprocessing is compared and hashed by them.

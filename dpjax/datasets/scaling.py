@@ -1,5 +1,6 @@
 """The scaling of features by declared numbers, of one record at a time."""
 
+import math
 from typing import TypeVar
 
 import numpy as np
@@ -69,13 +70,19 @@ def normalise(
     return out
 
 
+def linear_scale(columns: int, intercept: bool) -> tuple[float, float]:
+    """Returns ``least`` and ``constant`` of ``normalise`` for rows that are linear in the columns.
+
+    The constant is the largest norm that there can be: a column, which may have several indicators,
+    adds at most 1 to its square.
+    """
+    return -1.0, math.sqrt(columns + intercept)
+
+
 def finite_or_nan(given: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Returns a float64 copy with infinities as NaN, so that clamping cannot make them finite.
 
     ``out`` is float64 memory for as many rows or more, or None for new memory.
-
-    >>> finite_or_nan(np.array([1, np.inf]))
-    array([ 1., nan])
     """
     block = np.empty(given.shape) if out is None else out[: len(given)]
     with np.errstate(all="ignore"):

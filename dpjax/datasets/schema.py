@@ -17,6 +17,7 @@ import numpy as np
 from dpjax import _validate
 from dpjax.datasets.cells import check_names, to_day
 from dpjax.datasets.csv_files import CsvFile, few
+from dpjax.datasets.dataset import Preprocessing
 from dpjax.datasets.encoders import (
     Categorical,
     ClassLabel,
@@ -110,10 +111,15 @@ class Schema:
         return _Reader(where).schema(content)
 
     @property
+    def preprocessing(self) -> Preprocessing:
+        """The mapping of features and labels that is declared."""
+        encoders = tuple(column for column in self.columns if column.features)
+        return Preprocessing(encoders, self.intercept, self.label.classes, self.label.bounds)
+
+    @property
     def features(self) -> tuple[str, ...]:
         """Names of the features that a row has, the intercept's included."""
-        names = [name for column in self.columns for name in column.features]
-        return (*names, *(("intercept",) if self.intercept else ()))
+        return self.preprocessing.features
 
 
 def check_table(schema: Schema, source: Source) -> None:
@@ -171,20 +177,12 @@ def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
 
 
 def key_of(name: str) -> str:
-    """Returns a column's name as a key of TOML.
-
-    >>> key_of("age"), key_of("hours.per.week")
-    ('age', '"hours.per.week"')
-    """
+    """Returns a column's name as a key of TOML."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quoted(name)
 
 
 def quoted(text: str) -> str:
-    r"""Returns text as a string of TOML.
-
-    >>> print(quoted('the "best"'))
-    "the \"best\""
-    """
+    """Returns text as a string of TOML."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -193,9 +191,6 @@ def column_of(name: str, declaration: Mapping[str, Any], where: str = "the schem
 
     A declaration is as under ``[columns.NAME]``, or as ``Column.declaration`` returns it; errors
     call the schema ``where``.
-
-    >>> column_of("age", {"bounds": [17, 90]})
-    Numeric(name='age', low=17.0, high=90.0, missing=None)
     """
     said = f"columns.{key_of(name)} of {where}"
     if inner := [key for key, value in declaration.items() if isinstance(value, Mapping)]:

@@ -21,7 +21,6 @@ from dpjax.datasets.labels import (
     stand_in_problems,
 )
 from dpjax.datasets.schema import Schema
-from dpjax.datasets.tables import preprocessing_of
 
 MOST_CLASSES = 20  # a column with more distinct values is not a label of classes
 _SHOWN = 8  # levels named in one remark
@@ -44,7 +43,7 @@ class Tally:
     """NOT PRIVATE: counts of a table's records, added up block by block."""
 
     def __init__(self, schema: Schema, said: str):
-        self._schema, self._said, self._scale = schema, said, preprocessing_of(schema)
+        self._schema, self._said, self._scale = schema, said, schema.preprocessing
         self._columns = self._scale.encoders
         names = self._scale.columns
         label, unit = schema.label, schema.unit

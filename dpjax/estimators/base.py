@@ -69,8 +69,8 @@ class PrivateEstimator(BaseEstimator):
     _penalty: ClassVar[float]
     """The default regularization, times n epsilon."""
 
-    def _encode(self, y: Any) -> tuple[np.ndarray, tuple[Any, ...] | None]:
-        """Returns encoded labels, and those that count, as ``guarantee.statement`` takes them."""
+    def _encode(self, y: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        """Returns encoded labels, and what was declared of them as ``guarantee.statement`` asks."""
         raise NotImplementedError
 
     def _objective(self, size: int) -> Objective:
@@ -101,11 +101,11 @@ class PrivateEstimator(BaseEstimator):
         """
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None.")
-        encoded, told = self._encode(y)
-        self._explain(self._fit(X, encoded, groups, told))
+        encoded, declared = self._encode(y)
+        self._explain(self._fit(X, encoded, groups, declared))
         return self
 
-    def _fit(self, X: Any, y: np.ndarray, groups: Any, told: Any) -> np.ndarray:
+    def _fit(self, X: Any, y: np.ndarray, groups: Any, declared: Mapping[str, Any]) -> np.ndarray:
         x = arrays.features(X)
         if len(x) != len(y):
             raise ValueError("X and y must have one length: pass one label in y for each row of X.")
@@ -119,17 +119,16 @@ class PrivateEstimator(BaseEstimator):
         data = self._grouped(data, groups)
         planned = self._configure(data.size, x.shape[1] + self._scaling.intercept)
         self.settings_: dict[str, Any] = {}
-        self.solution_ = self._train(planned, data)
-        for remark in self.solution_.remarks:
+        solution = self.solution_ = self._train(planned, data)
+        for remark in solution.remarks:
             warnings.warn(remark, RuntimeWarning, stacklevel=3)
-        made = self.solution_
         text = guarantee.statement(
-            made.algorithm, data.unit, made.reproducible, told, part=made.part
+            solution.algorithm, data.unit, solution.reproducible, part=solution.part, **declared
         )
         self._guarantee = f"{text}\n{_BEFORE}"
         self._fits = (_PROCESS, len(_unbooked)) if self.ledger is None else None
-        self.releasable_ = self.solution_.releasable
-        self._params = np.asarray(self.solution_.params, np.float64)
+        self.releasable_ = solution.releasable
+        self._params = np.asarray(solution.params, np.float64)
         return self._params
 
     @property

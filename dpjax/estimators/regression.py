@@ -29,9 +29,10 @@ class _PrivateRegression(RegressorMixin, PrivateEstimator):
     _linear = True
     _penalty = 1.0  # see ``benchmarks/regression.py``
 
-    def _encode(self, y: Any) -> tuple[np.ndarray, None]:
-        self._target = self._range(y)
-        return arrays.numbers(y, *self._target), None
+    def _encode(self, y: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        self._target = self._range()
+        # In the label's own units: the objective knows the scaled label alone.
+        return arrays.numbers(y, *self._target), {"label_bounds": self._target}
 
     def _explain(self, params: np.ndarray) -> None:
         low, high = self._target
@@ -49,24 +50,13 @@ class _PrivateRegression(RegressorMixin, PrivateEstimator):
         rows = self._rows(X)
         return self._middle + self._half * (rows @ self._params)
 
-    def _range(self, y: Any) -> tuple[float, float]:
-        del y
+    def _range(self) -> tuple[float, float]:
         if self.target_bounds is None:
             raise ValueError(
                 "target_bounds is required: declare the lowest and highest possible value of y, "
                 "such as target_bounds=(0, 100). Reading them off the data would release them."
             )
-        try:
-            low, high = (float(end) for end in self.target_bounds)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"target_bounds must be two numbers (low, high), got {self.target_bounds!r}."
-            ) from None
-        if not (low < high and np.isfinite(high - low)):
-            raise ValueError(
-                f"target_bounds must be finite with low < high, got {self.target_bounds!r}."
-            )
-        return low, high
+        return _validate.interval("target_bounds", self.target_bounds)
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -165,6 +155,6 @@ class DPRobustRegression(_PrivateRegression):
         name = _validate.choice("loss", self.loss, _LOSSES)
         share = _SCALES[name]
         if self.scale is not None:
-            low, high = self._range(None)
+            low, high = self._range()
             share = 2 * _validate.positive("scale", self.scale) / (high - low)
         return _LOSSES[name](self._strength(size), share)

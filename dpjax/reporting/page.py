@@ -1,6 +1,5 @@
 """``report``: what a training guarantees and found, as one self-contained page in HTML."""
 
-import functools
 import importlib.metadata
 import os
 import pathlib
@@ -9,7 +8,6 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jinja2
 import numpy as np
 from markupsafe import Markup, escape
 
@@ -18,10 +16,9 @@ from dpjax.display.cards import ceil, printable
 from dpjax.reporting import pictures
 from dpjax.reporting.facts import Facts, facts_of
 from dpjax.results import Coefficients
+from dpjax.results.guarantee import COLUMNS, open_template
 
 _VERSIONS = ("dpjax", "jax", "jaxlib", "numpy", "scipy")
-# A guarantee is filled to so many.
-_COLUMNS = 100
 # More coefficients would make a page that nobody reads; ``dpjax show --json`` has all of them.
 _MOST = 400
 # Title, note, whether logarithmic, and names of what the history holds.
@@ -115,7 +112,7 @@ def _page(facts: Facts, title: str, model: str, exact: dict[str, float]) -> str:
     held = facts.coefficients
     rows, scale = ([], "") if held is None else _coefficients(held, pictured)
     command = ["dpjax", "predict", model, "new.csv", "--out", "predictions.csv"]
-    text = _template().render(
+    text = _TEMPLATE.render(
         facts=facts,
         title=title,
         model=model,
@@ -193,7 +190,7 @@ def _unfilled(text: str) -> str:
     lines, before = [""], ""
     for line in text.splitlines():
         word = line.partition(" ")[0]
-        full = len(before) <= _COLUMNS < len(before) + 1 + len(word)
+        full = len(before) <= COLUMNS < len(before) + 1 + len(word)
         if line.startswith("    ") or (full and word and not before.startswith(" ")):
             lines[-1] += f" {line.strip()}"
         else:
@@ -203,28 +200,6 @@ def _unfilled(text: str) -> str:
 
 
 _FOLDER = pathlib.Path(__file__).parent
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_printable,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "breakable": breakable,
-        "ceil": ceil,
-        "digits": lambda value, digits: f"{value:.{digits}g}",
-        "number": lambda value: f"{value:.6g}" if np.isfinite(value) else "not finite",
-        "plain": lambda value: f"{value:.10g}" if isinstance(value, float) else str(value),
-        "repr": repr,
-        "thousands": "{:,}".format,
-    }
-    return environment.get_template("report.html")
 
 
 def _printable(value: Any) -> Any:
@@ -239,3 +214,15 @@ def breakable(name: str) -> Markup:
     'soil_<wbr>type=<wbr>&lt;1&gt;'
     """
     return Markup(re.sub(r"([_.=:/])(?=.)", r"\1<wbr>", str(escape(printable(name)))))
+
+
+_TEMPLATE = open_template(
+    _FOLDER / "report.html",
+    finalize=_printable,
+    autoescape=True,
+    breakable=breakable,
+    digits=lambda value, digits: f"{value:.{digits}g}",
+    number=lambda value: f"{value:.6g}" if np.isfinite(value) else "not finite",
+    plain=lambda value: f"{value:.10g}" if isinstance(value, float) else str(value),
+    thousands="{:,}".format,
+)

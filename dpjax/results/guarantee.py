@@ -20,7 +20,7 @@ from dpjax.objectives.units import UnitLoss
 from dpjax.results.remarks import remarks
 
 _CLAIM = "-differentially private."
-_COLUMNS = 100
+COLUMNS = 100
 _VERSIONS = ("dpjax", "dp-accounting", "jax")
 
 
@@ -44,11 +44,7 @@ class Guarantee(str):
 
 
 def split_warning(text: str) -> tuple[str, str]:
-    r"""Returns why a guarantee may not be relied on, or nothing, and what it claims.
-
-    >>> split_warning("NOT FOR RELEASE: seeded.\nDP-GD is (1, 0)-differentially private.")
-    ('NOT FOR RELEASE: seeded.', 'DP-GD is (1, 0)-differentially private.')
-    """
+    """Returns why a guarantee may not be relied on, or nothing, and what it claims."""
     lines = text.splitlines(keepends=True)
     at = next((i for i, line in enumerate(lines) if _CLAIM in line), 0)
     return "".join(lines[:at]).strip(), "".join(lines[at:])
@@ -190,7 +186,7 @@ def _filled(line: str) -> str:
     first, next_ = ("  - ", "    ") if line.startswith("- ") else ("", "")
     return textwrap.fill(
         line.removeprefix("- ") if first else line,
-        _COLUMNS,
+        COLUMNS,
         initial_indent=first,
         subsequent_indent=next_,
         break_on_hyphens=False,
@@ -214,26 +210,34 @@ def _thousands(value: float, digits: int | None = None) -> str:
     return f"{value:,}" if digits is None else f"{value:,.{digits}g}"
 
 
-def _template(name: str) -> jinja2.Template:
-    folder = jinja2.FileSystemLoader(pathlib.Path(__file__).parent)
-    environment = jinja2.Environment(  # text, in which nothing can be markup
-        loader=folder,
+def open_template(
+    path: pathlib.Path, *, finalize: Callable[[Any], Any], autoescape: bool, **filters: Callable
+) -> jinja2.Template:
+    """Returns a template, of text or of a page, in which a name without a value is an error.
+
+    ``finalize`` maps each value that is printed; ``autoescape``, which escapes markup in values,
+    has no default, so that no page can leave it out.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(path.parent),
         undefined=jinja2.StrictUndefined,
-        finalize=_one_line,
+        finalize=finalize,
+        autoescape=autoescape,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "ceil": ceil,
-        "digits": _digits,
-        "thousands": _thousands,
-        "label": lambda name: name.replace("_", " "),
-        "class": lambda value: type(value).__name__,
-        "each": _each,
-        "dict": dict,
-        "repr": repr,
-    }
-    return environment.get_template(name)
+    environment.filters |= {"ceil": ceil, "repr": repr, **filters}
+    return environment.get_template(path.name)
 
 
-_TEMPLATE = _template("guarantee.txt")
+_TEMPLATE = open_template(
+    pathlib.Path(__file__).with_name("guarantee.txt"),
+    finalize=_one_line,
+    autoescape=False,  # text, in which nothing can be markup
+    digits=_digits,
+    thousands=_thousands,
+    label=lambda name: name.replace("_", " "),
+    each=_each,
+    dict=dict,
+    **{"class": lambda value: type(value).__name__},
+)

@@ -5,7 +5,7 @@ import functools
 import json
 import os
 import pathlib
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -32,15 +32,6 @@ _FORMAT = "dpjax-solution-5"
 # Recounting takes up to a third of a second for each release of another kind, and longer for counts
 # beyond these, which no training reaches.
 _MOST_RELEASES, _MOST_ANSWERS = 128, 10**8
-
-
-class HasSolution(Protocol):
-    """What a network's training returns, ``Trained``."""
-
-    @property
-    def solution(self) -> Solution:
-        """Parameters, history and guarantee."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,12 +115,12 @@ class SavedSolution(Predictions, HasCard):
         return self.score
 
 
-def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
+def save(path: str | os.PathLike, solution: Any) -> None:
     """Writes the public part of ``solution`` to one file, all or nothing.
 
     Args:
       path: file to write or replace.
-      solution: one solution, not a batch; or what ``fit`` returned, of which the parameters, the
+      solution: a ``Solution``, not a batch; or what ``fit`` returned, of which the parameters, the
         history and the guarantee are written: neither the model, nor what was measured on held-out
         records.
 
@@ -196,20 +187,21 @@ def load(path: str | os.PathLike) -> SavedSolution:
         raw = pathlib.Path(path).read_bytes()
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no file {str(path)!r}.") from error
-    fields = ("params", "history", "steps", "status", "certificate", "certified_params")
     try:
         content: Any = serialization.msgpack_restore(raw)
         if content["format"] != _FORMAT:
             raise KeyError
-        releases = tuple(Release.from_fields(r) for r in json.loads(content["releases"]))
-        saved = SavedSolution(
-            **{field: content[field] for field in fields},
-            event=Event(releases, content["relation"]),
-            accountant=content["accountant"],
-            text=content["text"],
-            **_prediction(content),
-            **_described(content),
-        )
+        del content["format"]
+        releases = tuple(Release.from_fields(r) for r in json.loads(content.pop("releases")))
+        bars = content.pop("error_bars")
+        fields = {
+            "event": Event(releases, content.pop("relation")),
+            "preprocessing": preprocessing_of(json.loads(content.pop("preprocessing"))),
+            "score": Score(**json.loads(content.pop("score"))),
+            "error_bars": None if bars is None else ErrorBars(**bars),
+            "description": Description(**json.loads(content.pop("description"))),
+        }
+        saved = SavedSolution(**content, **fields)  # the others are in the file as they are
         _check(saved)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not a solution saved by this version of dpjax.") from error
@@ -260,20 +252,6 @@ def _check(saved: SavedSolution) -> None:
 @functools.lru_cache(maxsize=8)
 def _recounted(event: Event, delta: float, accountant: str) -> float:
     return epsilon(event, delta, event.relation, accountant)
-
-
-def _prediction(content: dict[str, Any]) -> dict[str, Any]:
-    held = preprocessing_of(json.loads(content["preprocessing"]))
-    return {"preprocessing": held, "score": Score(**json.loads(content["score"]))}
-
-
-def _described(content: dict[str, Any]) -> dict[str, Any]:
-    bars = content["error_bars"]
-    return {
-        "error_bars": None if bars is None else ErrorBars(**bars),
-        **{name: content[name] for name in ANSWERS},
-        "description": Description(**json.loads(content["description"])),
-    }
 
 
 def _host(tree: Any) -> Any:

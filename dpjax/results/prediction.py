@@ -134,6 +134,14 @@ def training_rows(x: Any, preprocessing: Preprocessing | None) -> PyTree:
     return preprocessing.rows(x)
 
 
+def probabilities(scores: np.ndarray) -> np.ndarray:
+    """Returns probabilities (n, K) for scores (n, K), or of two classes for log-odds (n,)."""
+    if scores.ndim == 2:
+        return softmax(scores, axis=1)
+    # Each from the smaller exponential, so that neither is 1 minus a number near 1.
+    return np.exp(-np.logaddexp(0, np.stack([scores, -scores], axis=1)))
+
+
 class Predictions:
     """Predicts labels for records that may have none, in the units of the table trained on.
 
@@ -256,11 +264,7 @@ class Predictions:
         """
         if not self._score().logistic:
             raise ValueError("probabilities need a logistic or softmax loss; predict gives labels.")
-        scores = self.decision_function(x)
-        if scores.ndim == 2:
-            return softmax(scores, axis=1)
-        # Each from the smaller exponential, so that neither is 1 minus a number near 1.
-        return np.exp(-np.logaddexp(0, np.stack([scores, -scores], axis=1)))
+        return probabilities(self.decision_function(x))
 
     def _score(self) -> Score:
         raise NotImplementedError

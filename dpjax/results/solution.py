@@ -96,14 +96,14 @@ class Solution(Predictions, HasCard):
     def remarks(self) -> list:
         """What released values say against a training, in sentences; of a batch a list for each.
 
-        Privacy: post-processing, see ``driver.remarks``.
+        Privacy: post-processing, see ``results.remarks``.
         """
         unbounded = self.certificate is None and self.certified_params is not None
-        told = (self.evidence, self.steps, unbounded)
+        evidence = (self.evidence, self.steps, unbounded)
         if self.counted is not None:
             n, (_, most) = self.algorithm.queries[0].data_size, self.counted_interval(0.998)
-            told += (n, self.counted, most)
-        return self._each(lambda told: remarks_of_released(*told), told)
+            evidence += (n, self.counted, most)
+        return self._each(lambda evidence: remarks_of_released(*evidence), evidence)
 
     def guarantee(self) -> _guarantee.Guarantee | list:
         """Returns the guarantee in words a person can publish."""
