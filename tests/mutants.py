@@ -683,7 +683,7 @@ def _(patch):
 
     patch.setattr(integers.Summand, "zero", lambda self: zeros(self.shape, self.dtype))
     patch.setattr(integers.Summand, "add", add)
-    patch.setattr(integers.Summand, "postprocess", lambda self, total: total)
+    patch.setattr(integers.Summand, "finish", lambda self, total: total)
 
 
 @mutant("sums on a coarse grid")
@@ -945,7 +945,7 @@ def _(patch):
     def first(self, records, start, size, rows):
         return window(self, records, start % 4, size, rows)
 
-    patch.setattr(sampling.SinglePass, "window", first)
+    patch.setattr(sampling.SinglePass, "minibatch", first)
 
 
 @mutant("the cap on a person's records ignored")

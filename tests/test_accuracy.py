@@ -229,7 +229,7 @@ def test_what_has_no_score_is_refused_before_anything_is_spent(model, data, mess
         dpjax.dp_gradient_descent, loss, data_size=N, dimension=model.parameters(P), clip_norm=1.0,
         steps=2, step_size=0.1, certify=None,
     )  # fmt: skip
-    for loop in ("advance", "postprocess", "bind_records"):
+    for loop in ("advance", "finish", "bind_records"):
         monkeypatch.setattr(f"dpjax.driver.loop.{loop}", spent)
     algorithm = dpjax.with_accuracy(make, BUDGET)
     for run in (dpjax.solve, dpjax.run):

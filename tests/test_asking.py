@@ -49,7 +49,7 @@ class Descent(SingleQueryAlgorithm):
         gradient = WAYS[self.how](self, ask, state.params)
         return State(state.params - 0.5 * gradient), Info(jnp.linalg.norm(gradient))
 
-    def close(self, key, state, ask):
+    def finalize(self, key, state, ask):
         return ENDS.get(self.how, lambda algorithm, ask, state: state)(self, ask, state)
 
     def certify(self, key, state, ask, unit_rows):
@@ -156,7 +156,7 @@ def test_a_class_that_has_changed_since_is_counted_anew(train, monkeypatch):
     """As in a notebook that loads a module again: neither class nor shapes are others."""
     train(build(), records(), seed=0)
     changed = lambda algorithm, key, state, ask: closes(algorithm, ask, state)  # noqa: E731
-    monkeypatch.setattr(Descent, "close", changed)
+    monkeypatch.setattr(Descent, "finalize", changed)
     with pytest.raises(ValueError, match="asked 5 times in 4 steps"):
         train(build(), records(), key=dpjax.random_key())
 

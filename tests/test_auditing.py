@@ -455,7 +455,7 @@ def solve_with_one_key(algorithm, data, *, key):
     state = algorithm.init(jnp.zeros(algorithm.dimension))
     for _ in range(int(algorithm.steps)):
         state, _ = algorithm.step(key, state, ask)
-    state = algorithm.close(key, state, ask)
+    state = algorithm.finalize(key, state, ask)
     return types.SimpleNamespace(certificate=algorithm.certify(key, state, ask, False)[0])
 
 
@@ -511,6 +511,7 @@ REFUTED = {
 SMALL = [pytest.param(bug, marks=pytest.mark.computes) for bug in REFUTED if "x0.95" in bug]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("bug", SMALL + [bug for bug in REFUTED if "x0.95" not in bug])
 def test_a_planted_bug_is_refuted(bug, monkeypatch):
     monkeypatch.setattr(prepare, "check_questions", lambda *given: None)  # refuses some of them
@@ -559,33 +560,33 @@ class Asker(SingleQueryAlgorithm):
 
     @property
     def queries(self):
-        return (self.last,) if self.how == "close alone" else (self.query, self.last)
+        return (self.last,) if self.how == "finalize alone" else (self.query, self.last)
 
     @property
     def event(self):
         every = compose([self.query.event(int(self.steps)), self.last.event(1)])
-        return self.last.event(1) if self.how == "close alone" else every
+        return self.last.event(1) if self.how == "finalize alone" else every
 
     def init(self, params):
         return Iterate(params)
 
     def step(self, key, state, ask):
         params = state.params
-        if self.how != "close alone":
+        if self.how != "finalize alone":
             params = params - ask(self.query, params)
         if self.how in ("step, on a condition", "never"):
             ask(self.last, params, asked=jnp.asarray(self.how != "never"))
         return Iterate(params), None
 
-    def close(self, key, state, ask):
-        if self.how.startswith("close"):
+    def finalize(self, key, state, ask):
+        if self.how.startswith("finalize"):
             ask(self.last, state.params)
-        if self.how == "close, what a step asks":
+        if self.how == "finalize, what a step asks":
             ask(self.query, state.params)
         return state
 
     def certify(self, key, state, ask, unit_rows):
-        if self.how in ("certify", "close and certify"):
+        if self.how in ("certify", "finalize and certify"):
             ask(self.last, state.params)
         return None, None
 
@@ -605,11 +606,11 @@ def asked(how, quiet=1.0):
 @pytest.mark.parametrize(
     ("how", "quiet", "outcome", "places"),
     [
-        ("close", 1.0, "stands", {"step": {"gradient": 2}, "close": {"last": 1}}),
-        ("close", 1e-6, "refuted", {"step": {"gradient": 2}, "close": {"last": 1}}),
-        ("close", 0.0, "refuted", {"step": {"gradient": 2}, "close": {"last": 1}}),
+        ("finalize", 1.0, "stands", {"step": {"gradient": 2}, "finalize": {"last": 1}}),
+        ("finalize", 1e-6, "refuted", {"step": {"gradient": 2}, "finalize": {"last": 1}}),
+        ("finalize", 0.0, "refuted", {"step": {"gradient": 2}, "finalize": {"last": 1}}),
         ("certify", 1e-6, "refuted", {"step": {"gradient": 2}, "certify": {"last": 1}}),
-        ("close alone", 1e-6, "refuted", {"close": {"last": 1}}),
+        ("finalize alone", 1e-6, "refuted", {"finalize": {"last": 1}}),
         ("never", 1.0, "inconclusive", {"step": {"gradient": 2}}),
         ("step, on a condition", 1.0, "inconclusive", {"step": {"gradient": 2, "last": 2}}),
     ],
@@ -624,7 +625,7 @@ def test_c73_a_question_is_scored_wherever_it_is_asked(how, quiet, outcome, plac
     assert (said in found.verdict) == (outcome == "inconclusive")
 
 
-@pytest.mark.parametrize("how", ["close, what a step asks", "close and certify"])
+@pytest.mark.parametrize("how", ["finalize, what a step asks", "finalize and certify"])
 def test_c73_what_would_repeat_noise_or_exceed_the_event_is_refused_in_an_audit(how):
     with pytest.raises(ValueError, match=r"GradientQuery is asked 3 times|Last is asked twice"):
         asked(how)

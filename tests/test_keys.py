@@ -10,6 +10,7 @@ from factories import Crash, in_threads
 import dpjax
 from dpjax.driver import program, resume
 from dpjax.driver.loop import own_key
+from dpjax.mechanisms import keys as mechanism_keys
 from dpjax.mechanisms import seed_key, used_keys
 from dpjax.oracles import bind
 
@@ -327,10 +328,10 @@ def test_folding_is_that_of_jax_to_the_bit(impl):
     words = np.random.default_rng(0).integers(0, 2**32, (2, 1_000), np.uint64).astype(np.uint32)
     words[:, :4] = [[0, 1, 2**31, 2**32 - 1], [0, 2**32 - 1, 2**31, 1]]
     keys = jax.random.split(jax.random.key(3, impl=impl), 1_000)
-    both = jax.jit(jax.vmap(keys.fold))(keys, jnp.asarray(words.T))
+    both = jax.jit(jax.vmap(mechanism_keys.fold))(keys, jnp.asarray(words.T))
     again = jax.vmap(jax.random.fold_in)(jax.vmap(jax.random.fold_in)(keys, words[0]), words[1])
     assert bool((both == again).all())
-    one = keys.fold(keys[0], jnp.asarray(words[:, 0]))
+    one = mechanism_keys.fold(keys[0], jnp.asarray(words[:, 0]))
     assert word(one) == word(both[0])
 
 

@@ -1,4 +1,7 @@
-"""The mutation suite: every planted bug is killed by named tests that the product itself passes."""
+"""The mutation suite: every planted bug is killed by named tests that the product itself passes.
+
+It is about the tests and not the product, and so CI's, a step of its own beside the audits.
+"""
 
 import jax
 import mutants
@@ -30,9 +33,9 @@ RUNS = dict.fromkeys(REFUTES, 1_000) | {"dp-svrg": 2_000}
 # Audit -> the bug that it refutes in what is asked when the steps are over, and where that is.
 AT_THE_END = {
     "dp-tr-certified": ("little noise on what a certificate asks", "certify"),
-    "spider": ("little noise on the scores at the end", "close"),
-    "dp-gd-accuracy": ("little noise on the accuracy at the end", "close"),
-    "dp-gd-count": ("little noise on the count at the end", "close"),
+    "spider": ("little noise on the scores at the end", "finalize"),
+    "dp-gd-accuracy": ("little noise on the accuracy at the end", "finalize"),
+    "dp-gd-count": ("little noise on the count at the end", "finalize"),
 }
 # Bug -> tests that fail by it, each on its own: the cheapest there is for each place of the bug.
 ACCOUNTED = "test_contract.py::test_the_noise_added_is_the_noise_accounted"
@@ -343,11 +346,13 @@ def survived(bug):
     return {node: how for node, how in found.items() if how not in VERDICTS}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("bug", KILLED_BY)
 def test_no_mutant_survives(bug):
     assert KILLED_BY[bug] and not survived(bug)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", REFUTES)
 def test_an_audit_refutes_the_bug_of_its_row(name, monkeypatch):
     """An algorithm's noise and claim, from end to end: a bug in either contradicts the claim.
@@ -362,6 +367,7 @@ def test_an_audit_refutes_the_bug_of_its_row(name, monkeypatch):
     assert (found.measure == "delta(0)") == (name in DELTA_ONLY)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", AT_THE_END)
 def test_c73_an_audit_refutes_a_bug_in_what_is_asked_at_the_end(name):
     bug, place = AT_THE_END[name]
@@ -376,6 +382,7 @@ def test_every_bug_has_its_killers():
     assert killed == mutants.MUTANTS.keys()
 
 
+@pytest.mark.ci
 def test_a_mutant_that_no_test_sees_is_found_out(monkeypatch):
     """With nothing planted the tests that kill pass, here eight of them, each of another file."""
     nodes = [node for bug in QUICK for node in KILLED_BY[bug]]

@@ -40,7 +40,7 @@ def test_a_wrong_optimum_is_not_certified():
     x, y = (leaf.astype(np.float64) for leaf in records())
     params = diagnostics.exact_certified_optimum(logistic_l2(), (x, y)).params + 0.01
     gradient = -(y / (1 + np.exp(y * (x @ params)))) @ x / len(y) + 1e-3 * params
-    assert diagnostics.optimum._slack(params, gradient, 0.0, 1e-3, np.log(2)) > 1e-4
+    assert diagnostics.optimum._suboptimality(params, gradient, 0.0, 1e-3, np.log(2)) > 1e-4
 
 
 def test_exact_values_are_those_of_the_other_diagnostics():

@@ -371,7 +371,7 @@ def test_the_last_candidate_that_passes_is_chosen_else_the_nearest():
 
     def chosen(norms, eigenvalues):
         from_reserved = dpjax.oracles.Scores(jnp.array(norms), jnp.array(eigenvalues))
-        closed = algorithm.close(jax.random.key(0), state, lambda *_, **__: from_reserved)
+        closed = algorithm.finalize(jax.random.key(0), state, lambda *_, **__: from_reserved)
         return float(algorithm.output(closed)[0])
 
     low = [0.5 * gradient] * 4

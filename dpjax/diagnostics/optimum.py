@@ -142,7 +142,7 @@ def exact_values(objective: Objective, params: Params, examples: Examples) -> np
     [0.6931, 0.6931]
     """
     if objective.linear is None:
-        return _one_by_one(lambda w: exact_objective(objective, w, examples), params)
+        return _sequential(lambda w: exact_objective(objective, w, examples), params)
     points = np.asarray(params, np.float64)
     return _Data(objective, examples).values(points) + _penalty(objective.regularizer, points)
 
@@ -159,7 +159,7 @@ def exact_gradient_norms(objective: Objective, params: Params, examples: Example
     [0.5]
     """
     if objective.linear is None:
-        return _one_by_one(lambda w: exact_gradient_norm(objective, w, examples), params)
+        return _sequential(lambda w: exact_gradient_norm(objective, w, examples), params)
     points = np.asarray(params, np.float64)
     gradients = _Data(objective, examples).gradients(points)
     whole = [_regular(objective, 1, g, w) for g, w in zip(gradients, points, strict=True)]
@@ -254,7 +254,7 @@ def exact_certified_optimum(objective: Objective, examples: Examples) -> Optimum
     return _newton(data, objective)
 
 
-def _one_by_one(function: Callable[[Params], Array], params: Params) -> np.ndarray:
+def _sequential(function: Callable[[Params], Array], params: Params) -> np.ndarray:
     count = len(jax.tree.leaves(params)[0])
     every = (jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), params) for i in range(count))
     return np.array([float(function(one)) for one in every])
@@ -322,7 +322,7 @@ def _newton(data: _Data, objective: Objective) -> Optimum:
     here, gradient = at(params)
     start = here
     for _ in range(_NEWTON):
-        if _slack(params, gradient, l1, l2, start) < _TIGHT:
+        if _suboptimality(params, gradient, l1, l2, start) < _TIGHT:
             break
         curvature = data.hessian(params) + (l2 + 1e-13) * np.eye(len(params))
         move = _direction(params, gradient, curvature, l1)
@@ -334,10 +334,12 @@ def _newton(data: _Data, objective: Objective) -> Optimum:
         if there > here:
             break
         params, here, gradient = params + share * move, there, slope
-    return Optimum(params, here, _slack(params, gradient, l1, l2, start))
+    return Optimum(params, here, _suboptimality(params, gradient, l1, l2, start))
 
 
-def _slack(params: np.ndarray, gradient: np.ndarray, l1: float, l2: float, start: float) -> float:
+def _suboptimality(
+    params: np.ndarray, gradient: np.ndarray, l1: float, l2: float, start: float
+) -> float:
     """How far the value may be above the least one, from the supporting plane at ``params``."""
     if l2:
         return float(gradient @ gradient) / (2 * l2)

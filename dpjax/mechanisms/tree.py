@@ -27,7 +27,7 @@ KINDS = ("square_root", "tree", "independent")
 # Draws of the square-root factorisation that are held at once: 32 MB of random bits.
 _DRAWS = 2**22
 # Longer ones are no run, and their weights do not fit in memory.
-_LONGEST = 2**20
+_MAX_STEPS = 2**20
 _FRACTION = 52
 # Of the coefficients of the square root, so that their products with halves of a draw fit.
 _BITS = 30
@@ -218,8 +218,8 @@ def prefix_noise(horizon: int, dimension: int, kind: str | None = None) -> Prefi
     >>> prefix_noise(64, 22).kind, prefix_noise(1024, 26_010).kind
     ('square_root', 'tree')
     """
-    if (horizon := _validate.positive_int("horizon", horizon)) > _LONGEST:
-        raise ValueError(f"horizon, or period, must be at most {_LONGEST:,}, got {horizon}.")
+    if (horizon := _validate.positive_int("horizon", horizon)) > _MAX_STEPS:
+        raise ValueError(f"horizon, or period, must be at most {_MAX_STEPS:,}, got {horizon}.")
     dimension = _validate.positive_int("dimension", dimension)
     if kind is None:
         kind = "square_root" if horizon * dimension <= _DRAWS else "tree"
