@@ -145,49 +145,31 @@ __all__ = [
 
 # Imported when they are first named: whoever asks for help need not wait for JAX.
 _NAMES = {
-    "_typing": ["pytree_dataclass", "static"],
-    "accounting": ["Ledger", "PrivacyBudget"],
-    "algorithms": [
-        "ALGORITHMS",
-        "Certificate",
-        "Status",
-        "dp_accelerated_mirror_descent",
-        "dp_adam",
-        "dp_gradient_descent",
-        "dp_gradient_descent_with_selection",
-        "dp_newton",
-        "dp_optimizer",
-        "dp_sgd",
-        "dp_stochastic_trust_region",
-        "dp_subspace_trust_region",
-        "dp_svrg",
-        "dp_svrg_plus_plus",
-        "dp_trust_region",
-        "dpagem",
-        "objective_perturbation",
-        "output_perturbation",
-        "paper_schedule",
-        "perturbed_gradient_descent",
-        "stochastic_spider",
-        "with_accuracy",
-        "with_count",
-    ],
-    "datasets": ["Dataset"],
-    "derivatives": ["clipped_grad", "clipped_grad_difference", "clipped_hessian", "joint_clipped"],
-    "driver": ["ResumeMismatch", "run", "solve"],
-    "linalg": ["trust_region_step"],
-    "mechanisms": ["random_key"],
-    "objectives": ["Objective"],
-    "reporting": ["report"],
-    "results": ["SavedSolution", "Solution", "load", "save"],
-    "training": ["Trained", "fit"],
-    "tuning": ["Tuned", "tune"],
+    "_typing": "pytree_dataclass static",
+    "accounting": "Ledger PrivacyBudget",
+    "algorithms": (
+        "ALGORITHMS Certificate Status dp_accelerated_mirror_descent dp_adam "
+        "dp_gradient_descent dp_gradient_descent_with_selection dp_newton dp_optimizer dp_sgd "
+        "dp_stochastic_trust_region dp_subspace_trust_region dp_svrg dp_svrg_plus_plus "
+        "dp_trust_region dpagem objective_perturbation output_perturbation paper_schedule "
+        "perturbed_gradient_descent stochastic_spider with_accuracy with_count"
+    ),
+    "datasets": "Dataset",
+    "derivatives": "clipped_grad clipped_grad_difference clipped_hessian joint_clipped",
+    "driver": "ResumeMismatch run solve",
+    "linalg": "trust_region_step",
+    "mechanisms": "random_key",
+    "objectives": "Objective",
+    "reporting": "report",
+    "results": "SavedSolution Solution load save",
+    "training": "Trained fit",
+    "tuning": "Tuned tune",
 }
 _MOVED = {
     "baselines": "dpjax.algorithms",
     "experiments": "dpjax.comparison, and benchmarks/papers of a checkout",
 }
-_ROOM_OF = {name: room for room, names in _NAMES.items() for name in names}
+_ROOM_OF = {name: room for room, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,32 +11,32 @@ import pytest
 ROOT = pathlib.Path(__file__).parent.parent / "dpjax"
 # Room: most lines, most files. Who raises a number says behind it what was taken out for that.
 MOST = {
-    ".": (1583, 10),  # five names that were baselines'
+    ".": (1576, 10),  # five names that were baselines'
     "accounting": (4533, 22),
     "algorithms": (5921, 27),  # with what is left of baselines' 956, 7
     "auditing": (2259, 12),  # the powers of attacks, which were in the registry
-    "cli": (2849, 18),  # data --write for scratch files
+    "cli": (2809, 18),  # data --write for scratch files
     "comparison": (501, 4),  # in place of experiments' 2235, 12
-    "datasets": (4893, 24),  # rows.py from placement, scaled.py for scratch files
+    "datasets": (4671, 24),  # rows.py from placement, scaled.py for scratch files
     "derivatives": (4698, 26),
     "diagnostics": (778, 4),
-    "display": (352, 3),  # `ceil`, which was in accounting
+    "display": (336, 3),  # `ceil`, which was in accounting
     "driver": (2230, 13),  # an interrupted piece is waited for
-    "estimators": (904, 6),
+    "estimators": (856, 6),
     "linalg": (747, 6),
     "mechanisms": (1683, 11),
     "models": (117, 3),
     "objectives": (2102, 12),  # _linear and _units, 391 lines, stood at the top
     "oracles": (2463, 19),
-    "placement": (747, 4),
-    "reporting": (892, 6),  # templates are counted now: report.html 195, style.css 126
-    "results": (1898, 11),  # templates are counted now: guarantee.txt 437
+    "placement": (736, 4),
+    "reporting": (864, 6),  # templates are counted now: report.html 195, style.css 126
+    "results": (1865, 9),  # templates are counted now: guarantee.txt 437
     "sampling": (1022, 6),
     "training": (1399, 8),
     "transforms": (1610, 8),
     "tuning": (1061, 7),
 }
-WHEEL = 47_242
+WHEEL = 46_837
 """All rooms together: never raised, and lowered with a room. 43,000 is what it should become."""
 
 

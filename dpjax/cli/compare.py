@@ -109,11 +109,7 @@ def run(compared: comparison.Comparison, folder: str) -> comparison.Results:
 
 
 def numbers(text: str) -> list[float]:
-    """Returns the numbers that a list names.
-
-    >>> numbers("0.5, 1,2")
-    [0.5, 1.0, 2.0]
-    """
+    """Returns the numbers that a list names."""
     try:
         return [float(word) for word in text.split(",")]
     except ValueError:

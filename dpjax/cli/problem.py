@@ -40,11 +40,7 @@ def load(arguments: argparse.Namespace, name: str | None = None) -> dpjax.Datase
 
 
 def memory(text: str | None) -> int | None:
-    """Returns the number of bytes that ``text`` says.
-
-    >>> memory("1.5GB"), memory("200 MB"), memory("4096")
-    (1500000000, 200000000, 4096)
-    """
+    """Returns the number of bytes that ``text`` says."""
     if text is None:
         return None
     words = text.strip().upper().removesuffix("B").strip()
@@ -308,11 +304,7 @@ def _settings(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
 
 
 def ball(text: str) -> dpjax.objectives.L1Ball | dpjax.objectives.L2Ball:
-    """Returns the ball that ``text`` names.
-
-    >>> ball("l1:2.5")
-    L1Ball(radius=2.5)
-    """
+    """Returns the ball that ``text`` names."""
     shape, colon, radius = text.partition(":")
     if not colon:
         raise ValueError(f"domain must be l1:RADIUS or l2:RADIUS, such as l1:10, got {text!r}.")

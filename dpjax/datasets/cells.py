@@ -63,11 +63,7 @@ _MOST_DIGITS = 300  # of a whole number; Python neither reads nor prints thousan
 
 
 def kind_of(column: Any) -> Kind:
-    """Returns how a column of a data frame, or an array, is stored; of a list nothing is known.
-
-    >>> kind_of(np.array([1.5])), kind_of(["a", 2])
-    (<Kind.NUMBERS: 'numbers'>, <Kind.MIXED: 'cells of no stated type'>)
-    """
+    """Returns how a column of a data frame, or an array, is stored; of a list nothing is known."""
     dtype = getattr(column, "dtype", getattr(column, "type", None))
     if isinstance(dtype, np.dtype):
         return _OF_DTYPE.get(dtype.kind, Kind.OTHER)
@@ -131,11 +127,6 @@ def unit_name(cell: Any, unit_type: str | None = None) -> str:
     is 7.
 
     ``unit_type`` is the declared one: ``"number"``, ``"text"`` or None.
-
-    >>> [unit_name(cell) for cell in (" ann", 7, "7", 7.0, "7.0", "007", "7.5", None, "NA")]
-    ['ann', '7', '7', '7', '7', '', '', '', '']
-    >>> unit_name("+007", "number"), unit_name("ann", "number"), unit_name("007", "text")
-    ('7', '', '007')
     """
     if isinstance(cell, bytes):
         cell = cell.decode("utf-8", "surrogateescape")  # distinct bytes are distinct people
@@ -179,9 +170,6 @@ def cells_of(column: Any) -> np.ndarray:
 
     Privacy: raw data. The dtype depends on that of the column alone. What NumPy would choose for a
       list, or for a nullable column, can depend on a single cell.
-
-    >>> cells_of([1, None]).dtype, cells_of(np.array([1, 2])).dtype
-    (dtype('O'), dtype('int64'))
     """
     check_unmasked("a column", column)
     if hasattr(column, "to_pylist"):
@@ -253,9 +241,6 @@ def to_days(cells: np.ndarray) -> np.ndarray:
     Args:
       cells: ISO 8601 text such as ``2015-01-31`` or ``2015-01-31T12:00``, dates of Python, or
         datetime64. A time with a zone is taken in UTC.
-
-    >>> to_days(np.array(["1970-01-02", "1970-01-02 12:00", "soon"], object))
-    array([1. , 1.5, nan])
     """
     if cells.dtype.kind == "M":
         return _days_of(cells)

@@ -158,9 +158,6 @@ def places(cells: np.ndarray, labels: Sequence[Label]) -> np.ndarray:
     text and the other by its number, the first counts.
 
     Privacy: each place depends on its own cell.
-
-    >>> places(np.array(["b", "1.0", None], object), (1, "b"))
-    array([ 1,  0, -1])
     """
     known: dict[Any, int] = {}
     for place, label in enumerate(labels):

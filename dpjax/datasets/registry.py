@@ -148,12 +148,5 @@ def spec(name: str) -> Spec:
 
     Raises:
       ValueError: with the nearest names, if there is no such set.
-
-    >>> spec("ijcnn1").rows
-    35000
-    >>> spec("ijcnn")
-    Traceback (most recent call last):
-    ...
-    ValueError: unknown data set 'ijcnn'; did you mean 'ijcnn1'? Choose from: randhie, ijcnn1, covtype, covtype-12, covtype-7.
-    """  # noqa: E501
+    """
     return SPECS[_validate.choice("data set", name, SPECS)]

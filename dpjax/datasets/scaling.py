@@ -12,11 +12,7 @@ ROWS_IN_CACHE = 1024
 
 
 def to_range(values: np.ndarray, low: Limit, high: Limit, least: float = 0.0) -> np.ndarray:
-    """Clamps float64 values to declared ranges, and maps those to [``least``, 1]; in place.
-
-    >>> to_range(np.array([30.0, 90.0, np.nan]), 20.0, 40.0, -1.0)
-    array([ 0.,  1., nan])
-    """
+    """Clamps float64 values to declared ranges, and maps those to [``least``, 1]; in place."""
     np.minimum(np.maximum(values, low, out=values), high, out=values)
     values -= low
     values /= high - low

@@ -28,11 +28,7 @@ def has_columns(table: Any) -> bool:
 
 
 def column_keys(table: Any) -> dict[str, Any] | None:
-    """Returns the column names as text, each with its key in the table; or None.
-
-    >>> column_keys({"age": [30], 2: [1]}), column_keys([1.0])
-    ({'age': 'age', '2': 2}, None)
-    """
+    """Returns the column names as text, each with its key in the table; or None."""
     if isinstance(table, Mapping):
         names: Any = list(table)
     elif isinstance(table, np.ndarray):

@@ -46,14 +46,6 @@ class Scaling(NamedTuple):
 
         Privacy: each row depends on its own record and on declared numbers. One that holds a NaN or
         an infinity is NaN throughout: a null record.
-
-        >>> scaling = Scaling(None, 2.0, intercept=False)
-        >>> scaling.rows(np.array([[1.0, 0.0], [3.0, 4.0], [np.nan, 0.0]]))
-        array([[0.5, 0. ],
-               [0.6, 0.8],
-               [nan, nan]], dtype=float32)
-        >>> Scaling((np.zeros(1), np.full(1, 10.0)), 1.0, True, True).rows(np.array([[10.0]]))
-        array([[0.70710677, 0.70710677]], dtype=float32)
         """
         if self.ranges is not None:
             return normalise(x, self.ranges, self.intercept, *self._linear_scale)

@@ -123,9 +123,6 @@ def team(mesh: Mesh | None) -> Team:
 
     Raises:
       ValueError: for the devices of some processes but not of all.
-
-    >>> team(None).leads
-    True
     """
     if mesh is None:
         return ALONE

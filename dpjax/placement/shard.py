@@ -109,11 +109,7 @@ def add_up(integers: list[Array]) -> list[Array]:
 
 
 def length(records: PyTree) -> int:
-    """Returns the number of records, which may be spread.
-
-    >>> length((jnp.zeros((3, 2)), jnp.zeros(3)))
-    3
-    """
+    """Returns the number of records, which may be spread."""
     if isinstance(records, Spread | Streamed):
         return records.size
     return jax.tree.leaves(records)[0].shape[0]

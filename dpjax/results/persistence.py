@@ -23,10 +23,9 @@ from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaled import fields_of, preprocessing_of
 from dpjax.display.cards import Card, HasCard, ceil, printable
 from dpjax.results.answers import ANSWERS
-from dpjax.results.description import Description
 from dpjax.results.guarantee import Guarantee, split_warning
 from dpjax.results.prediction import Predictions, Score, score_of
-from dpjax.results.solution import Solution
+from dpjax.results.solution import Description, Solution
 
 _FORMAT = "dpjax-solution-5"
 # Recounting takes up to a third of a second for each release of another kind, and longer for counts

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,11 +14,49 @@ from dpjax.algorithms import Algorithm, Certificate, ErrorBars, Status
 from dpjax.algorithms.card import REPRODUCIBLE, check_on_host, for_each, noise_words, of_event
 from dpjax.datasets import Preprocessing
 from dpjax.display.cards import Card, HasCard, ceil, number
+from dpjax.objectives.units import UnitLoss
 from dpjax.results import guarantee as _guarantee
 from dpjax.results.answers import ANSWERS, interval
-from dpjax.results.description import Description, describe
 from dpjax.results.prediction import Predictions, Score, score_of
 from dpjax.results.remarks import remarks_of_released
+
+
+class Description(NamedTuple):
+    """What was trained: names and declared numbers, none of them read off the data.
+
+    ``Solution.description`` is one, and ``save`` writes it.
+
+    Attributes:
+      algorithm: its name for people.
+      objective: its name.
+      unit: what the guarantee protects, such as ``"row"`` or ``"person with all its records"``.
+      records: the declared number of them, n.
+      delta: of the budget.
+      steps: how many were planned.
+    """
+
+    algorithm: str
+    objective: str
+    unit: str
+    records: int
+    delta: float
+    steps: int
+
+
+def describe(algorithm: Algorithm, unit: str) -> Description:
+    """Returns the description of one training.
+
+    Privacy: holds public numbers only.
+    """
+    grouped = isinstance(algorithm.objective.loss, UnitLoss)
+    return Description(
+        algorithm=algorithm.title,
+        objective=algorithm.objective.name,
+        unit=f"{unit} with all its records" if grouped else unit,
+        records=algorithm.queries[0].data_size,
+        delta=float(np.asarray(algorithm.declared.delta)),
+        steps=int(algorithm.steps),
+    )
 
 
 @pytree_dataclass
