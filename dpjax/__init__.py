@@ -175,14 +175,15 @@ _ROOM_OF = {name: room for room, names in _NAMES.items() for name in names.split
 def __getattr__(name: str) -> Any:
     if name in __all__ or name in _NAMES:
         room = importlib.import_module(f"dpjax.{_ROOM_OF.get(name, name)}")
-        found = getattr(room, name) if name in _ROOM_OF else room
+        value = getattr(room, name) if name in _ROOM_OF else room
     else:
-        found = None if name.startswith("_") else _factories().get(name)
-        if found is None:
+        value = None if name.startswith("_") else _factories().get(name)
+        if value is None:
             where = f"; it is {_MOVED[name]} now" if name in _MOVED else ""
             raise AttributeError(f"module 'dpjax' has no attribute {name!r}{where}")
-    globals()[name] = found
-    return found
+    # So that the next look is no call.
+    globals()[name] = value
+    return value
 
 
 def _factories() -> dict[str, Any]:

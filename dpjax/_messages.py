@@ -72,6 +72,7 @@ def unpack(message: bytes) -> tuple[Any, Exception | None]:
             return plain
         ((kind, held),) = plain.items()
         if kind == "array":
+            # A negative length would take all that is left.
             dtype, shape = jnp.dtype(held[0]), tuple(map(abs, held[1]))
             begin, place = place, place + int(np.prod(shape)) * dtype.itemsize
             return np.frombuffer(message[begin:place], dtype).reshape(shape)
@@ -97,10 +98,12 @@ def secret() -> bytes | None:
     """
     words = os.environ.get(SECRET, "").strip().encode()
     if path := os.environ.get(SECRET_FILE):
+        # A pipe in its place would wait for ever.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            # Of the file that is open, which nobody can exchange any more.
             status = os.fstat(file.fileno())
-            own = stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid())
-            if not own or status.st_mode & 0o077:
+            is_private = stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid())
+            if not is_private or status.st_mode & 0o077:
                 raise ValueError(
                     f"{SECRET_FILE}={path} must be a file that nobody else may read: yours, or "
                     "root's, and of mode 600."
@@ -113,6 +116,7 @@ def secret() -> bytes | None:
             f"the secret of {SECRET_FILE if path else SECRET} has {len(words)} bytes, and at least "
             f"{_SHORTEST} are needed: make one by `openssl rand -hex 32`."
         )
+    # A key of one length, whatever the secret's.
     return hashlib.sha256(words).digest()
 
 

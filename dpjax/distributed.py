@@ -195,6 +195,7 @@ def _mesh(leaf: Any) -> Mesh | None:
     sharding = getattr(leaf, "sharding", None)
     if isinstance(leaf, Tracer) or not isinstance(sharding, NamedSharding):
         return None
+    # A leading axis that is whole on each device is not spread.
     if not sharding.spec or sharding.spec[0] is None or sharding.mesh.size == 1:
         return None
     return Mesh(np.array(list(sharding.mesh.devices.flat)), (AXIS,))  # pyright: ignore

@@ -35,18 +35,18 @@ def add_options(parser: Parser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Prints the calibration and returns 0."""
-    given = arguments.data_size is not None, arguments.dimension is not None
-    if arguments.data is None and any(given) and not all(given):
-        one, other = ("--data-size", "--dimension")[:: 1 if given[0] else -1]
+    declared = arguments.data_size is not None, arguments.dimension is not None
+    if arguments.data is None and any(declared) and not all(declared):
+        flag, other = ("--data-size", "--dimension")[:: 1 if declared[0] else -1]
         raise ValueError(
-            f"{one} alone does not give the shape of the data: add {other}, or name the data with "
+            f"{flag} alone does not give the shape of the data: add {other}, or name the data with "
             "--data."
         )
-    if arguments.data is None and not any(given):
+    if arguments.data is None and not any(declared):
         arguments.data = "randhie"
     options.check(arguments)
     unit, objective = "row", problem.objective(arguments)
-    if all(given):
+    if all(declared):
         n, dimension = arguments.data_size, arguments.dimension
     else:
         data = problem.load(arguments)

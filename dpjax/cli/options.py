@@ -256,27 +256,28 @@ def check(arguments: argparse.Namespace) -> None:
         share, or one that would overwrite what the command reads.
       ImportError: for a plot without matplotlib.
     """
-    every = vars(arguments)
-    if every.get("part") and not every.get("ledger"):
+    values = vars(arguments)
+    if values.get("part") and not values.get("ledger"):
         raise ValueError("--part is a part that a ledger declares: give --ledger FILE too.")
     taken = {
+        # A link may name the same file.
         os.path.realpath(path): name.upper() if isinstance(path, Operand) else f"--{name}"
-        for name, path in every.items()
+        for name, path in values.items()
         if isinstance(path, Input) and os.path.exists(path)
     }
-    for name, path in every.items():
+    for name, path in values.items():
         if isinstance(path, Output | Folder) and path:
             _check_writable(f"--{name} {path} cannot be written", path)
         if isinstance(path, Output) and path:
-            own = os.path.realpath(path)
-            if own in taken:
+            target = os.path.realpath(path)
+            if target in taken:
                 raise ValueError(
-                    f"--{name} and {taken[own]} both name {path}; choose another file."
+                    f"--{name} and {taken[target]} both name {path}; choose another file."
                 )
-            taken[own] = f"--{name}"
-    if every.get("plot"):
+            taken[target] = f"--{name}"
+    if values.get("plot"):
         dpjax.plotting.check_path(arguments.plot)
-    if every.get("report"):
+    if values.get("report"):
         check_path(arguments.report)
 
 
@@ -293,6 +294,7 @@ def _check_writable(refused: str, path: Output | Folder) -> None:
     if not os.path.isdir(folder):
         raise ValueError(f"{refused}: its folder does not exist.")
     try:
+        # ``os.access`` knows neither full disks nor file systems that are read-only.
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -316,7 +318,7 @@ def write(*outputs: tuple[str | None, Callable[[str], object]]) -> int:
             status = 2
             print(f"dpjax: {path} could not be written: {error}", file=sys.stderr)
             if number == 0:
-                kept = os.path.join(tempfile.gettempdir(), f"dpjax-{secrets.token_hex(8)}")
-                writer(kept)
-                print(f"dpjax: it is kept as {kept}", file=sys.stderr)
+                rescued = os.path.join(tempfile.gettempdir(), f"dpjax-{secrets.token_hex(8)}")
+                writer(rescued)
+                print(f"dpjax: it is kept as {rescued}", file=sys.stderr)
     return status

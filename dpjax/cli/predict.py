@@ -63,6 +63,7 @@ def command(arguments: argparse.Namespace) -> int:
     chances = arguments.probabilities
     table = predict_table(model, arguments.data, probabilities=chances)
     header = ["prediction", *(f"probability_{name}" for name in model.class_names if chances)]
+    # A cell may hold what changes the rest of a terminal; a file gets it as it is.
     shown = printable if arguments.out is None and sys.stdout.isatty() else str
     with _writing(arguments.out) as file:
         lines = csv.writer(file, lineterminator="\n")

@@ -46,12 +46,12 @@ def memory(text: str | None) -> int | None:
     words = text.strip().upper().removesuffix("B").strip()
     unit = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}.get(words[-1:], 1)
     try:
-        found = round(float(words.rstrip("KMGT")) * unit)
+        size = round(float(words.rstrip("KMGT")) * unit)
     except (ValueError, OverflowError):
-        found = 0
-    if found < 1:
+        size = 0
+    if size < 1:
         raise ValueError(f"--memory-limit must be a size such as 500MB or 2GB, got {text!r}.")
-    return found
+    return size
 
 
 def classes(text: str | None) -> list[Label] | None:
@@ -101,8 +101,8 @@ def say_labels(
         return
     words = ["dpjax", "data", arguments.data, "--check"]
     for option in ("schema", "label", "classes", "bounds"):
-        if (given := getattr(arguments, option)) is not None:
-            words.append(f"--{option}={given}")
+        if (value := getattr(arguments, option)) is not None:
+            words.append(f"--{option}={value}")
     said = f"the data's owner can see by {shlex.join(words)}"
     if getattr(arguments, "unit", None):
         said = f"with a schema, `dpjax data {arguments.data} --template`, its owner can see"
@@ -124,6 +124,7 @@ def objective(arguments: argparse.Namespace) -> dpjax.Objective:
     if arguments.schema is not None:
         schema = dpjax.datasets.Schema.read(arguments.schema)
         unit, held = schema.unit, schema.label.classes
+        # Of a number there are no classes.
         count = 0 if held is None else len(held)
     elif arguments.data in SPECS:
         count = SPECS[arguments.data].classes
@@ -143,8 +144,8 @@ def _of_rows(arguments: argparse.Namespace, count: int) -> dpjax.Objective:
     """The objective of rows with so many classes, 0 where labels are numbers."""
     objectives = dpjax.objectives.OBJECTIVES | {"softmax": dpjax.objectives.softmax}
     chosen = objectives[_validate.choice("objective", arguments.objective, objectives)]
-    given = {"classes": count} if chosen is dpjax.objectives.softmax else {}
-    factory: Callable[..., dpjax.Objective] = functools.partial(chosen, **given)
+    required = {"classes": count} if chosen is dpjax.objectives.softmax else {}
+    factory: Callable[..., dpjax.Objective] = functools.partial(chosen, **required)
     strength = arguments.regularization
     if strength is None and chosen is dpjax.objectives.welsch:
         strength = dpjax.objectives.welsch_regularization(arguments.data)
@@ -255,7 +256,7 @@ def grid(words: list[str] | None, name: str) -> dict[str, list[Any]]:
     if words is None:
         return dpjax.tuning.default_settings(dpjax.algorithms.ALL[name].grid, name)
     takes = [*inspect.signature(dpjax.ALGORITHMS[name]).parameters, "regularization"]
-    found: dict[str, list[Any]] = {}
+    settings: dict[str, list[Any]] = {}
     for word in words:
         option, equals, values = word.partition("=")
         option = option.strip().replace("_", "-")
@@ -266,12 +267,12 @@ def grid(words: list[str] | None, name: str) -> dict[str, list[Any]]:
         how = options.SETTINGS.get(f"--{option}", {})
         parameter = options.destination(option, how)
         parameter = _validate.choice(f"setting of {name}", parameter, takes)
-        if parameter in found:
+        if parameter in settings:
             raise ValueError(
                 f"--grid names {option.replace('-', '_')} twice; give all its values at once."
             )
-        found[parameter] = [_value(text.strip()) for text in values.split(",")]
-    return found
+        settings[parameter] = [_value(text.strip()) for text in values.split(",")]
+    return settings
 
 
 def _value(text: str) -> Any:
@@ -283,7 +284,7 @@ def _value(text: str) -> Any:
 
 def _settings(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     """Returns what the arguments set, by the names that the factory of ``name`` has for it."""
-    found = {}
+    settings = {}
     for flag, how in options.SETTINGS.items():
         parameter = options.destination(flag, how)
         value: Any = getattr(arguments, parameter)
@@ -299,8 +300,8 @@ def _settings(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
             value = ball(value)
         elif isinstance(value, float):
             _validate.positive(flag, value)
-        found[parameter] = value
-    return found
+        settings[parameter] = value
+    return settings
 
 
 def ball(text: str) -> dpjax.objectives.L1Ball | dpjax.objectives.L2Ball:

@@ -80,6 +80,7 @@ def result(
     """Returns the whole result; under ``--repeats`` every per-run field is a list."""
     event, delta = setting.algorithm.event, setting.budget.delta
     runs = arguments.repeats or 1
+    # All repeats ask the same records, so their losses add up.
     together = Event(event.releases * runs, event.relation)
     statuses = np.vectorize(lambda code: dpjax.Status(code).name.lower())
     # Time grows with the true number of records, which this relation keeps private.

@@ -81,6 +81,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _work(arguments: argparse.Namespace) -> int:
     everyone = Team(jax.process_count(), jax.process_index())
+    # Files are looked at where they are written: in the first process.
     everyone.from_first(functools.partial(_check, arguments))
     objective = problem.objective(arguments)
     data = problem.load(arguments)
@@ -98,10 +99,12 @@ def _work(arguments: argparse.Namespace) -> int:
     begin = time.perf_counter()
     with _compile_seconds() as compiling:
         solution = _train(arguments, algorithm, data, everyone)
+        # JAX returns before it has computed; the time would be that of nothing.
         jax.block_until_ready(solution.params)
     if not everyone.leads:
         return 0
     passed = time.perf_counter() - begin
+    # The clocks of JAX and of this function differ a little.
     compiled = min(_covered(compiling), passed)
     seconds = (compiled, passed - compiled)
     content = report.result(arguments, setting, data, solution, seconds)
@@ -141,15 +144,16 @@ def costs(algorithm: Algorithm, data: dpjax.Dataset) -> list[str]:
     # The declared n: the real one may be private.
     n, p = algorithm.queries[0].data_size, data.dimension
     most = 1 if data.present is None else data.present.shape[1]  # records of one unit
+    # The records on the host and on the device, and the history.
     arrays = 2 * n * most * (p + 1) * 4 + algorithm.max_steps * 40
     resident = arrays + 6 * algorithm.dimension**2 * 8
     # A batch that is drawn costs the same whatever n is, and is drawn from n.
     sampled = not all(query.sampler.reads_all for query in algorithm.queries)
     rows = n if sampled else min(n, _TRIAL_ROWS)
-    one = (rows,) if data.present is None else (rows, most)
-    examples = (jnp.full((*one, p), p**-0.5, jnp.float32), jnp.ones(one))
+    leading = (rows,) if data.present is None else (rows, most)
+    examples = (jnp.full((*leading, p), p**-0.5, jnp.float32), jnp.ones(leading))
     if data.present is not None:
-        examples = examples, jnp.ones(one, bool)
+        examples = examples, jnp.ones(leading, bool)
     seconds = seconds_per_step(algorithm, examples) * n / rows * int(algorithm.steps)
     return [
         f"memory: about {resident / 2**20:,.0f} MiB of arrays, data included",

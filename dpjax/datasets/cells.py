@@ -69,6 +69,7 @@ def kind_of(column: Any) -> Kind:
         return _OF_DTYPE.get(dtype.kind, Kind.OTHER)
     if dtype is None:
         return Kind.MIXED
+    # pandas writes Sparse[float64, nan].
     name = stated(column).lower().removeprefix("sparse[")
     return next((kind for pattern, kind in _OF_NAME.items() if pattern.match(name)), Kind.OTHER)
 
@@ -133,6 +134,7 @@ def unit_name(cell: Any, unit_type: str | None = None) -> str:
     if isinstance(cell, np.datetime64):
         cell = "" if np.isnat(cell) else str(cell)
     if isinstance(cell, str):
+        # The same name typed on two systems may differ in its code points.
         text = unicodedata.normalize("NFC", cell).strip()
         if text.lower() in MISSING:
             return ""
@@ -146,8 +148,10 @@ def unit_name(cell: Any, unit_type: str | None = None) -> str:
         kind = type(cell) if isinstance(cell, np.floating) else float
         largest = 2.0 ** (np.finfo(kind).nmant + 1)  # from there on, other integers round to it
         cell = int(cell) if abs(cell) < largest and cell == np.floor(cell) else None
+    # Its size first: int() would write out thousands of digits.
     if isinstance(cell, decimal.Decimal) and cell.is_finite() and cell.adjusted() < _MOST_DIGITS:
         cell = int(cell) if cell == cell.to_integral_value() else None
+    # True and a duration are integers too, and name nobody.
     if not isinstance(cell, int | np.integer) or isinstance(cell, bool | np.timedelta64):
         return ""
     return str(int(cell)) if abs(int(cell)) < 10**_MOST_DIGITS else ""
@@ -172,6 +176,7 @@ def cells_of(column: Any) -> np.ndarray:
       list, or for a nullable column, can depend on a single cell.
     """
     check_unmasked("a column", column)
+    # Of pyarrow, whose own conversion to NumPy depends on what its cells are.
     if hasattr(column, "to_pylist"):
         return arrow_cells(column)
     if (axes := getattr(column, "ndim", 1)) != 1:
@@ -194,6 +199,7 @@ def arrow_cells(column: Any) -> np.ndarray:
         column, kind = column.cast(kind.value_type), kind.value_type
     if types.is_floating(kind) or types.is_date(kind) or types.is_timestamp(kind):
         return np.asarray(column)
+    # With a missing cell NumPy would take floats, which round large integers.
     if types.is_integer(kind) and not column.null_count:
         return np.asarray(column)
     try:
@@ -215,6 +221,7 @@ def is_no_number(cell: Any) -> bool:
         return False
     kind = getattr(getattr(cell, "dtype", None), "kind", "")
     none = isinstance(cell, (np.ma.MaskedArray, complex)) or getattr(cell, "ndim", 0) > 0
+    # NumPy would make numbers of dates and durations, and drop an imaginary part.
     return none or kind in tuple("mMcV")
 
 
@@ -228,6 +235,7 @@ def to_numbers(cells: np.ndarray) -> np.ndarray:
     """Returns cells (n,) as float64, NaN for each that is not a finite number."""
     if cells.dtype.kind in "biuf":
         with np.errstate(all="ignore"):
+            # A warning of an overflow would tell that such a record is there.
             values = cells.astype(np.float64)
     else:
         values = np.fromiter(map(to_number, cells), np.float64, len(cells))
@@ -254,6 +262,7 @@ def to_day(cell: Any) -> float:
         return float(_days_of(np.array([cell]))[0])
     if isinstance(cell, str):
         cell = datetime.datetime.fromisoformat(cell.strip())
+    # A datetime is a date too, whose time the other order would drop.
     if not isinstance(cell, datetime.datetime):
         days = cell.toordinal() - EPOCH.toordinal() if isinstance(cell, datetime.date) else None
         return np.nan if days is None else float(days)
@@ -263,8 +272,10 @@ def to_day(cell: Any) -> float:
 
 
 def _days_of(cells: np.ndarray) -> np.ndarray:
+    # NaT is the least integer, which the arithmetic below would take for a date.
     missing = np.isnat(cells)
     unit, count = np.datetime_data(cells.dtype)
+    # A view reads bytes as they lie.
     steps = cells.astype(cells.dtype.newbyteorder("=")).view(np.int64)
     if unit in ("Y", "M"):
         # Months differ in length, and a cast of those far away would overflow.

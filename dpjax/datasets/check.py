@@ -182,6 +182,7 @@ def check(
         table, of_arrays = open_table(name_or_path, options, schema), False
     source, where = table.source, f"the label {table.schema.label.column!r} of {table.source.where}"
     tally = Tally(table.schema, where)
+    # Cells of a whole table as objects would take several times its memory.
     for block in source.blocks(*tally.wanted):
         tally.add(block)
     suggested = _suggested(tally.labels)
@@ -207,6 +208,7 @@ def _of_arrays(data: Dataset, options: Options) -> Table:
         raise ValueError("label is for a table: the labels of a Dataset are in y.")
     x, y = np.asarray(data.x), np.asarray(data.y)
     if data.present is not None:
+        # Absent records of a unit are padding.
         x, y = x[np.asarray(data.present)], y[np.asarray(data.present)]
     unit = None if options.unit is None else "unit"
     beside = {"y": y} if unit is None else {"y": y, "unit": cells_of(options.unit)}
@@ -217,6 +219,7 @@ def _of_arrays(data: Dataset, options: Options) -> Table:
     classes = options.classes
     if classes is None:
         count = len((data.preprocessing and data.preprocessing.classes) or ())
+        # As ``load`` encodes them: two classes are signs.
         classes = range(count) if count > 2 else (-1, 1)
     schema = Schema(
         ClassLabel("y", check_labels("classes", classes, 2)),
@@ -238,6 +241,7 @@ def _suggested(labels: Mapping[str, int]) -> tuple[str, ...] | None:
 
 def _order(label: str) -> tuple[bool, float, str]:
     try:
+        # Numbers by their value, so that 10 follows 9, and words after them.
         return False, float(label), ""
     except ValueError:
         return True, 0.0, label.lower()

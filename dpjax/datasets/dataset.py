@@ -70,6 +70,7 @@ class Preprocessing:
         names = [
             repr(name)
             for name in mine | its
+            # Of images the declaration may be None, which is not the same as absent.
             if (name in mine, mine.get(name)) != (name in its, its.get(name))
         ]
         if self.intercept != other.intercept:
@@ -100,6 +101,7 @@ class Preprocessing:
             pixels = np.asarray(table).astype(np.float32)
             return (np.clip(pixels, low, high) - np.float32(low)) / np.float32(high - low)
         blocks = self.blocks(open_features(table, self.columns))
+        # A table without records has no block.
         return np.concatenate([np.empty((0, len(self.features)), np.float32), *blocks])
 
     def blocks(self, source: Source) -> Iterator[np.ndarray]:
@@ -128,6 +130,7 @@ class Preprocessing:
         if self.label_bounds is not None:
             least, constant = linear_scale(len(self.encoders), self.intercept)
         if self._plain:
+            # One pass over all columns, where none needs one of its own.
             block = cells[0] if cells[0].ndim == 2 else stacked(cells)
             return normalise(block, self._ranges, self.intercept, least, constant)
         parts = [c.encode(held, least) for c, held in zip(self.encoders, cells, strict=True)]
@@ -249,6 +252,7 @@ class Dataset:
         if self.test_x is None or self.test_y is None:
             raise ValueError(f"the data set {self.name!r} has no test records.")
         held_out = {"x": self.test_x, "y": self.test_y, "test_x": None, "test_y": None}
+        # Held-out records are not grouped.
         return dataclasses.replace(self, **held_out, present=None)
 
 

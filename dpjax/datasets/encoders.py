@@ -133,6 +133,7 @@ class Numeric(Column):
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
         values = self.values(cells)
         if self.missing is not None:
+            # Before the scaling: it is declared in the column's own units.
             values[np.isnan(values)] = self.missing
         return to_range(values, self.low, self.high, low)[:, None]
 
@@ -291,6 +292,7 @@ class ClassLabel:
     def check_stored(self, source: Source) -> None:
         """Raises if no cell of a column that is stored as this one has a declared class."""
         said, kind = f"the column {self.column!r} of {source.where}", source.kinds[self.column]
+        # Without classes its error says how to declare them.
         declared_classes(self.classes or None, said, kind)
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
@@ -324,6 +326,7 @@ class NumberLabel:
         Privacy: each depends on its own cell.
         """
         values = to_numbers(cells)
+        # Not clamped as features are: training would fit labels that nobody has.
         values[(values < self.low) | (values > self.high)] = np.nan
         return (2 * ((values - self.low) / (self.high - self.low)) - 1).astype(np.float32)
 

@@ -22,6 +22,7 @@ def check_labels(name: str, labels: Any, least: int) -> tuple[Label, ...]:
     Raises:
       ValueError: for anything else, or two labels that are equal as text or as numbers.
     """
+    # A word is a sequence too, of its letters.
     if isinstance(labels, str) or not isinstance(labels, Sequence | np.ndarray):
         raise ValueError(
             f"{name} must be a list of labels such as ('No', 'Yes'), got {_validate.shown(labels)}."
@@ -32,6 +33,7 @@ def check_labels(name: str, labels: Any, least: int) -> tuple[Label, ...]:
         forms = _forms(label)
         if forms is None or not str(label).strip():
             raise ValueError(f"{name} must be words, numbers, True or False, got {label!r}.")
+        # 1 and '1.0' would be one class under two names.
         if not seen.isdisjoint(forms):
             raise ValueError(f"{name} must be distinct, got {label!r} twice.")
         seen.update(forms)
@@ -79,6 +81,7 @@ def encode_labels(
 def encoded(cells: np.ndarray, classes: Sequence[Label], from_zero: bool = False) -> np.ndarray:
     """Returns the number of each cell's class (n,) in float32, NaN for one that has none."""
     numbers = range(len(classes)) if from_zero else codes(classes)
+    # Place -1, of no class, is the last, NaN.
     return np.array([*numbers, np.nan], np.float32)[class_places(cells, classes)]
 
 
@@ -217,6 +220,7 @@ def codes(classes: Sequence[Label]) -> list[float]:
 def check_possible(what: str, labels: Sequence[Label], name: str, kind: Kind) -> None:
     """Raises if one of ``labels`` can equal no cell of a column that is stored so."""
     find = class_places if what == "classes" else places
+    # By the dtype alone, which is public: so it may raise.
     of_booleans = find(np.array([False, True]), labels)
     for place, label in enumerate(labels):
         possible = kind in (Kind.WORDS, Kind.MIXED) or _number(label) is not None

@@ -100,16 +100,18 @@ def load(
     """
     options = Options(label, bounds, classes, unit, max_records, unit_type, intercept)
     if is_scaled(name_or_path):
+        # The file holds all that was declared when it was written.
         _check_left_out(options, f"{str(name_or_path)!r}: the file", schema=schema)
         return read_scaled(name_or_path, memory_limit)
     if schema is None and isinstance(name_or_path, str | os.PathLike) and name_or_path in IMAGES:
-        if any(given is not None for given in (label, bounds, classes, intercept or None)):
+        if any(option is not None for option in (label, bounds, classes, intercept or None)):
             raise ValueError(
                 f"label, bounds, classes and intercept are for tables, not {name_or_path}."
             )
         check_units(name_or_path, options)
         return load_images(str(name_or_path))
     table = open_table(name_or_path, options, schema, memory_limit)
+    # Published data without ranges are taken as their publisher scaled them.
     unscaled = any(isinstance(column, Unscaled) for column in table.schema.columns)
     if unscaled and _is_user_table(name_or_path):
         raise ValueError(_undeclared_bounds(table))
@@ -180,8 +182,8 @@ def _check_schema_alone(table: Any, options: Options) -> None:
 
 def _check_left_out(options: Options, beside: str, **others: Any) -> None:
     """Raises if an option is there beside what declares the same."""
-    given = options._replace(intercept=options.intercept or None)._asdict() | others
-    if named := [name for name, value in given.items() if value is not None]:
+    values = options._replace(intercept=options.intercept or None)._asdict() | others
+    if named := [name for name, value in values.items() if value is not None]:
         them = "it" if len(named) == 1 else "them"
         raise ValueError(f"{' and '.join(named)} must be left out beside {beside} declares {them}.")
 
@@ -190,8 +192,8 @@ def check_units(table: Any, options: Options) -> None:
     """Raises for options on units that do not go together, or with a table or ``Dataset``."""
     unit, most = options.unit, options.max_records
     if unit is None:
-        for name, given in (("max_records", most), ("unit_type", options.unit_type)):
-            if given is not None:
+        for name, value in (("max_records", most), ("unit_type", options.unit_type)):
+            if value is not None:
                 raise ValueError(f"{name} is for units: name the column that tells them by unit.")
         return
     if most is not None:
@@ -230,6 +232,7 @@ class DatasetInfo(Spec):
 
     @property
     def available(self) -> bool:
+        """Whether ``load`` needs no network for it."""
         return self.path is not None or archives.downloaded(self)
 
 

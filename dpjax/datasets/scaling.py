@@ -13,6 +13,7 @@ ROWS_IN_CACHE = 1024
 
 def to_range(values: np.ndarray, low: Limit, high: Limit, least: float = 0.0) -> np.ndarray:
     """Clamps float64 values to declared ranges, and maps those to [``least``, 1]; in place."""
+    # Both pass NaN on.
     np.minimum(np.maximum(values, low, out=values), high, out=values)
     values -= low
     values /= high - low
@@ -57,7 +58,9 @@ def normalise(
                 to_range(block, *ranges, least)
             norm = np.sqrt(np.einsum("ij,ij->i", block, block) + intercept)[:, None]
             if constant is not None:
+                # A null record stays one.
                 norm = np.where(np.isnan(norm), np.nan, constant)
+            # A row of zeros stays one.
             norm[norm == 0] = 1.0
             place = out[start : start + ROWS_IN_CACHE]
             np.divide(block, norm, out=place[:, :features], casting="unsafe")
@@ -75,14 +78,14 @@ def linear_scale(columns: int, intercept: bool) -> tuple[float, float]:
     return -1.0, math.sqrt(columns + intercept)
 
 
-def finite_or_nan(given: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+def finite_or_nan(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Returns a float64 copy with infinities as NaN, so that clamping cannot make them finite.
 
     ``out`` is float64 memory for as many rows or more, or None for new memory.
     """
-    block = np.empty(given.shape) if out is None else out[: len(given)]
+    block = np.empty(values.shape) if out is None else out[: len(values)]
     with np.errstate(all="ignore"):
-        np.copyto(block, given, casting="unsafe")
+        np.copyto(block, values, casting="unsafe")
     finite = np.isfinite(block)
     if not finite.all():
         block[~finite] = np.nan

@@ -129,6 +129,7 @@ def check_table(schema: Schema, source: Source) -> None:
     """
     unit = () if schema.unit is None else (schema.unit,)
     declared = [schema.label.column, *unit, *(column.name for column in schema.columns)]
+    # All at once: who declares many columns should not start over for each.
     problems = []
     if absent := [name for name in declared if name not in source.names]:
         near = difflib.get_close_matches(absent[0], source.names, 1)
@@ -178,11 +179,13 @@ def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
 
 def key_of(name: str) -> str:
     """Returns a column's name as a key of TOML."""
+    # What TOML takes without quotes.
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quoted(name)
 
 
 def quoted(text: str) -> str:
     """Returns text as a string of TOML."""
+    # A string of JSON is one of TOML, but for DEL.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -254,6 +257,7 @@ def _bounds(said: str, pair: Any) -> tuple[float, float, bool]:
     if any(of_dates) != all(of_dates):
         raise ValueError(f"{said} must be two numbers or two dates, got one of each.")
     low, high = (_day(said, end) if all(of_dates) else _validate.finite(said, end) for end in pair)
+    # Ends at those of float64 would be divided by infinity.
     if not (low < high and math.isfinite(high - low)):
         raise ValueError(f"{said} must be finite with low < high, got {list(map(str, pair))}.")
     return low, high, all(of_dates)

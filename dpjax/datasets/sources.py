@@ -34,6 +34,7 @@ def column_keys(table: Any) -> dict[str, Any] | None:
     elif isinstance(table, np.ndarray):
         names = table.dtype.names
     else:
+        # Of pyarrow ``columns`` are the cells.
         names = getattr(table, "column_names", getattr(table, "columns", None))
     if names is None:
         return None
@@ -72,6 +73,7 @@ class Frame(Source):
             cells = cells_of(self._table[self._keys[name]])
             if len(cells) != self.size:
                 raise ValueError("all columns of the table must have the same number of cells.")
+            # Converted once, of which blocks are slices.
             self._held[name] = cells
         return self._held[name]
 

@@ -69,6 +69,7 @@ class Table(NamedTuple):
         """
         schema, source = self.schema, self.source
         label, scale = schema.label, schema.preprocessing
+        # Left out by ``check_table`` where the classes are still to be declared.
         label.check_stored(source)
         for problem in undeclared_line_breaks(schema, source):
             raise ValueError(problem)
@@ -91,6 +92,7 @@ class Table(NamedTuple):
         test_x = test_y = None
         if self.opened.test is not None:
             test_x, test_y, _ = _encoded(self.opened.test, scale, label)
+        # Rows have norm 1, or at most 1 where a constant divides them.
         data = Dataset(x, y, test_x, test_y, self.name, self.unit, 1.0, scale)
         if schema.unit is None or schema.max_records is None:
             return data
@@ -194,6 +196,7 @@ def _encoded(
     numeric |= {label.column} if label.numeric else set()
     beside = [label.column, *([] if unit is None else [unit])]
     count = len(wanted) + bool(together)
+    # Filled block by block: joining blocks at the end would take twice the memory.
     x = np.empty((source.size, len(scale.features)), np.float32)
     y = np.empty(source.size, np.float32)
     owners, start = [], 0

@@ -72,6 +72,7 @@ class Tally:
         for column, held in zip(self._columns, cells, strict=True):
             name, part = column.name, column.encode(held)
             parts.append(part)
+            # Both leave NaN out.
             self._least[name] = np.fmin(self._least[name], np.fmin.reduce(part))
             self._most[name] = np.fmax(self._most[name], np.fmax.reduce(part))
             if isinstance(column, Dates):
@@ -283,8 +284,8 @@ def _narrow(where: str, spans: Sequence[float]) -> list[str]:
 
 
 def _no_dates(cells: np.ndarray, count: int) -> list[str]:
-    found = (text for cell in cells if np.isnan(to_day(cell)) and (text := label_text(cell)))
-    return list(itertools.islice((text for text in found if text.lower() not in MISSING), count))
+    texts = (text for cell in cells if np.isnan(to_day(cell)) and (text := label_text(cell)))
+    return list(itertools.islice((text for text in texts if text.lower() not in MISSING), count))
 
 
 def _of_dates(name: str, cells: list[str]) -> str:

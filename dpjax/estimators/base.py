@@ -160,9 +160,9 @@ class PrivateEstimator(BaseEstimator):
             strength = self._penalty / (size * self.epsilon)
         return _validate.non_negative("regularization", strength)
 
-    def _note_features(self, given: Any, x: np.ndarray, reset: bool) -> None:
+    def _note_features(self, X: Any, x: np.ndarray, reset: bool) -> None:
         # Their number, and their names in a data frame: set by ``fit``, then compared.
-        named: Any = given if hasattr(given, "columns") else x
+        named: Any = X if hasattr(X, "columns") else x
         validate_data(self, named, reset=reset, skip_check_array=True)
 
     def _grouped(self, data: Dataset, groups: Any) -> Dataset:
@@ -204,15 +204,16 @@ class PrivateEstimator(BaseEstimator):
             _validate.choice(f"option of {self.solver}", name, takes)
 
         def make(budget: PrivacyBudget, **setting: Any) -> Algorithm:
-            one = copy.copy(self)
+            # The argument stays as it was declared, for ``get_params`` and ``clone``.
+            trial = copy.copy(self)
             if "regularization" in setting:
-                one.regularization = setting.pop("regularization")
-            objective = one._objective(size)
+                trial.regularization = setting.pop("regularization")
+            objective = trial._objective(size)
             if self.max_records is not None:
                 objective = objective.of_units()
             parameters = objective.parameters(dimension)
-            given = {**options, **setting}
-            return factory(objective, budget, data_size=size, dimension=parameters, **given)
+            arguments = {**options, **setting}
+            return factory(objective, budget, data_size=size, dimension=parameters, **arguments)
 
         settings = self.tune
         if settings is None or settings is False:
@@ -226,15 +227,16 @@ class PrivateEstimator(BaseEstimator):
     def _train(self, planned: Algorithm | SearchPlan, data: Dataset) -> Solution:
         seed = self.random_state
         key = random_key() if seed is None else None
-        kept: Any = {"key": key, "seed": seed, "ledger": self.ledger, "progress": False}
+        arguments: Any = {"key": key, "seed": seed, "ledger": self.ledger, "progress": False}
         if isinstance(planned, SearchPlan):
-            tuned = run_plan(planned, data, **kept)
+            tuned = run_plan(planned, data, **arguments)
             self.settings_ = tuned.settings
             if self.ledger is None:
                 _unbooked.append(None)
             return tuned.solution
         if self.ledger is not None:
-            return run(planned, data, **kept)
+            # Booked before anything is asked.
+            return run(planned, data, **arguments)
         solution = solve(planned, data, key=key, seed=seed)
         _unbooked.append(None)  # atomic, where adding 1 is not
         if int(solution.status) == Status.NOT_FINITE:

@@ -120,9 +120,9 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
     def _explain(self, params: np.ndarray) -> None:
         self.classes_ = self._declared
         self._weights = params.reshape(len(self.classes_) if len(self.classes_) > 2 else 1, -1)
-        found = [self._scaling.in_units(weights) for weights in self._weights]
-        self.coef_ = np.stack([weights for weights, _ in found])
-        self.intercept_ = np.array([constant for _, constant in found])
+        in_units = [self._scaling.in_units(weights) for weights in self._weights]
+        self.coef_ = np.stack([weights for weights, _ in in_units])
+        self.intercept_ = np.array([constant for _, constant in in_units])
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Returns the log-odds (n,) of the positive class, or the scores (n, K) of K > 2 classes.

@@ -153,8 +153,8 @@ class DPRobustRegression(_PrivateRegression):
 
     def _objective(self, size: int) -> Objective:
         name = _validate.choice("loss", self.loss, _LOSSES)
-        share = _SCALES[name]
+        scale = _SCALES[name]
         if self.scale is not None:
             low, high = self._range()
-            share = 2 * _validate.positive("scale", self.scale) / (high - low)
-        return _LOSSES[name](self._strength(size), share)
+            scale = 2 * _validate.positive("scale", self.scale) / (high - low)
+        return _LOSSES[name](self._strength(size), scale)

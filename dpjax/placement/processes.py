@@ -53,6 +53,7 @@ class Team:
         """Returns which of n records this process reads; together the processes read each once."""
         if self.mesh is None:
             return [range(n)]
+        # So few lie on one device.
         if n <= SHARE:
             return [range(n)] if self.leads else []
         return own_rows(n, self.mesh)
@@ -74,6 +75,7 @@ class Team:
         if self.leads:
             try:
                 value = make()
+            # The others wait for it; it is raised below, here as there.
             except Exception as raised:
                 error = raised
             message = _packed(value, error)
@@ -126,15 +128,15 @@ def team(mesh: Mesh | None) -> Team:
     """
     if mesh is None:
         return ALONE
-    found = {device.process_index for device in mesh.devices.flat}
-    if len(found) == 1:
+    ranks = {device.process_index for device in mesh.devices.flat}
+    if len(ranks) == 1:
         return ALONE
-    if len(found) < jax.process_count():
+    if len(ranks) < jax.process_count():
         raise ValueError(
-            f"the records lie on devices of {len(found)} of {jax.process_count()} processes; take "
+            f"the records lie on devices of {len(ranks)} of {jax.process_count()} processes; take "
             "those of one process, or of all."
         )
-    return Team(len(found), jax.process_index(), mesh)
+    return Team(len(ranks), jax.process_index(), mesh)
 
 
 @contextmanager
@@ -161,9 +163,9 @@ def reaching_others(team: Team) -> Iterator[None]:
 def _seal() -> Seal:
     """The seal of this process and the others, whose session each of them helps to draw."""
     shared = secret()
-    own = bytes(TAG) if shared is None else os.urandom(TAG)
-    nonces = _gathered(own)
-    nonces[jax.process_index()] = own  # whatever came back: so no session is an earlier one
+    nonce = bytes(TAG) if shared is None else os.urandom(TAG)
+    nonces = _gathered(nonce)
+    nonces[jax.process_index()] = nonce  # whatever came back: so no session is an earlier one
     if bytes(TAG) in nonces and set(nonces) != {bytes(TAG)}:
         raise ValueError(f"some processes of this run have {SECRET} or {SECRET_FILE}, others none.")
     return Seal(shared, _sha256(b"".join(nonces)))
@@ -183,6 +185,7 @@ def _gathered(words: bytes) -> list[bytes]:
 
 def _broadcast(message: bytes, leads: bool) -> bytes:
     seal = _seal()
+    # First, as a broadcast needs one shape everywhere.
     size = int.from_bytes(_sealed(seal, len(message).to_bytes(8), 8, 8, leads))
     return _sealed(seal, message, size, max(_WORDS, 1 << size.bit_length()), leads)
 

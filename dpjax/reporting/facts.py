@@ -172,6 +172,7 @@ def _answers(solution: Any) -> Iterator[tuple[str, dict[str, float]]]:
     stddevs = {part.name: part.stddev for each in event.releases for part in each.parts()}
     for field, query in ANSWERS.items():
         value = getattr(solution, field)
+        # A file may name an answer whose release it lacks.
         if value is not None and query in stddevs:
             ends = interval(value, stddevs[query], event.relation, _CONFIDENCE)
             yield field, dict(zip(ENDS, map(float, (value, *ends)), strict=True))

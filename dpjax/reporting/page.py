@@ -120,6 +120,7 @@ def _page(facts: Facts, title: str, model: str, exact: dict[str, float]) -> str:
         command=shlex.join(command),
         guarantee=_unfilled(facts.guarantee),
         versions=[f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS],
+        # Our own, and the only text that is not escaped, but for pictures.
         style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
     )
     return text.strip() + "\n"

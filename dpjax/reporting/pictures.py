@@ -89,8 +89,8 @@ def curves(
 def _shown(values: np.ndarray, logarithmic: bool) -> tuple[np.ndarray, np.ndarray]:
     """Steps from 1, and their values."""
     at = np.unique(np.linspace(0, len(values) - 1, min(len(values), _POINTS)).astype(int))
-    kept = at[np.isfinite(values[at]) & ((values[at] > 0) | (not logarithmic))]
-    return kept + 1, values[kept]
+    drawn = at[np.isfinite(values[at]) & ((values[at] > 0) | (not logarithmic))]
+    return drawn + 1, values[drawn]
 
 
 def _decorate(axes: Any, decades: bool) -> None:

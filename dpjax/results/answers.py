@@ -17,6 +17,7 @@ ENDS = "estimate", "lower", "upper"
 
 def interval(value: Any, stddev: Any, relation: Relation, confidence: float) -> tuple[Array, Array]:
     """Returns the confidence interval of a fraction, which exceeds 1 only where n is private."""
+    # The noise is normal, of a known standard deviation.
     level = (1 + _validate.open_unit("confidence", confidence)) / 2
     half = jax.scipy.special.ndtri(level) * stddev
     most = jnp.inf if relation == "add_or_remove_one" else 1

@@ -180,6 +180,7 @@ def _of_columns(scale: Preprocessing) -> _Scale:
     encoders = scale.encoders
     probes = [_probes(column.declaration()) for column in encoders]
     first = [cells[:1] for cells in probes]
+    # Terms are differences from here, since encoding is no linear map of cells.
     base = np.asarray(scale.encode(first), np.float64)[0]
     names: list[str] = []
     per: list[str] = []
@@ -191,6 +192,7 @@ def _of_columns(scale: Preprocessing) -> _Scale:
         steps = np.asarray(scale.encode(varied), np.float64) - base
         declared = column.declaration()
         if "levels" in declared:
+            # Indicators of a column add up to 1, so only differences between levels have a meaning.
             mean = steps.mean(axis=0)
             names += column.features
             per += [""] * len(cells)
@@ -208,6 +210,7 @@ def _of_columns(scale: Preprocessing) -> _Scale:
         per.append("day" if is_date else "1" if "bounds" in declared else "level")
         spans.append(count)
         effects.append(slope)
+        # Of a date 0 is where its bounds begin: 1970 would mean nothing.
         if not is_date:
             constant = constant - low * slope
     middle, top = scale.unscale_labels(np.array([0.0, 1.0]))

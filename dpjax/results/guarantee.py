@@ -71,6 +71,7 @@ def statement(
     Privacy: holds public numbers only.
     """
     queries, counted = algorithm.queries, algorithm.objective.labels
+    # The objective knows the scaled label alone.
     if label_bounds is not None:
         counted = f"numbers from {label_bounds[0]:.15g} to {label_bounds[1]:.15g}"
     if counted is not None and classes:
@@ -118,17 +119,17 @@ def _spent(algorithm: Algorithm) -> dict[str, Any]:
 def _facts(event: Event, data_size: int) -> dict[str, Any]:
     """What is read off the releases of an event."""
     releases, law = event.releases, _law(event)
-    every = [one for release in releases for one in _answers(release)]
+    answers = [answer for release in releases for answer in _answers(release)]
     growing = [release for release in releases if release.growing_charge]
     constant = [release for release in releases if release.constant_charge]
     return {
         "n": data_size,
         "relation": event.relation,
         "releases": releases,
-        "answers": [one for release in releases for one in _answers(release, 1)],
-        "mechanisms": list(dict.fromkeys(one.mechanism for one in every)),
+        "answers": [answer for release in releases for answer in _answers(release, 1)],
+        "mechanisms": list(dict.fromkeys(answer.mechanism for answer in answers)),
         "law": law,
-        "exact": all(one.is_gaussian for one in every),
+        "exact": all(answer.is_gaussian for answer in answers),
         "mu": event.gaussian_mu if event.is_gaussian else None,
         "noise_draws": event.noise_draws,
         "ends_early": any(release.ends_early for release in releases),
@@ -161,7 +162,7 @@ def _answers(release: Release, trainings: int | None = None) -> Iterator[Release
 
 
 def _failing(releases: Iterable[Release]) -> Iterator[Release]:
-    return (one for each in releases for one in _answers(each) if one.failure_probability)
+    return (part for each in releases for part in _answers(each) if part.failure_probability)
 
 
 def filled(text: str) -> str:

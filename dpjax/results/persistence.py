@@ -187,6 +187,7 @@ def load(path: str | os.PathLike) -> SavedSolution:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no file {str(path)!r}.") from error
     try:
+        # Data alone, as is JSON: nothing of a file is run.
         content: Any = serialization.msgpack_restore(raw)
         if content["format"] != _FORMAT:
             raise KeyError
@@ -232,8 +233,10 @@ def _check(saved: SavedSolution) -> None:
     )
     if not right:
         raise ValueError("what save does not write")
+    # Lists in place of tuples would fail later, where epsilon is cached.
     hash(saved.event)
     for release in saved.event.releases:
+        # Fields of other kinds would fail later, where they are shown.
         release.to_json()
     if claim is not None:
         bounds = Certificate(**claim)

@@ -70,6 +70,7 @@ class Score:
         """Returns the scores of rows as in training, (n,), or (n, K) of K classes."""
         if self.kind == "two-layer":
             return np.asarray(self.model.score(params, rows))
+        # On the host and in float64: nothing is compiled for a few rows.
         return self.model.score(np.asarray(params, np.float64), rows)
 
     def decide(self, scores: np.ndarray) -> np.ndarray:

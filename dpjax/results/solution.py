@@ -139,6 +139,7 @@ class Solution(Predictions, HasCard):
         unbounded = self.certificate is None and self.certified_params is not None
         evidence = (self.evidence, self.steps, unbounded)
         if self.counted is not None:
+            # Of two sides, so that 1e-3 lies above it.
             n, (_, most) = self.algorithm.queries[0].data_size, self.counted_interval(0.998)
             evidence += (n, self.counted, most)
         return self._each(lambda evidence: remarks_of_released(*evidence), evidence)
@@ -175,13 +176,13 @@ class Solution(Predictions, HasCard):
         return interval(value, query.stddev, query.relation, confidence)
 
     def _score(self) -> Score:
-        found = score_of(self.algorithm.objective)
-        if not found.kind:
+        score = score_of(self.algorithm.objective)
+        if not score.kind:
             raise ValueError(
                 f"a solution of {self.algorithm.objective.name} has no prediction rule: call your "
                 "model with solution.params, or use Trained.predict for a network trained by fit."
             )
-        return found
+        return score
 
     def _card(self) -> Card:
         algorithm: Any = self.algorithm
