@@ -46,7 +46,7 @@ print(f"{data.size:,} records, {data.dimension} features; one record is a {data.
 # penalty makes $F$ *strongly convex*: away from the minimum it rises at least as fast as that
 # parabola. Some of the methods below need this.
 #
-# The exact minimum, by Newton's method on the exact records. `slack` is a proof of how good it
+# The exact minimum, by Newton's method on the exact records. `suboptimality` is a proof of how good it
 # is: no value is lower than this one by more.
 
 # %%
@@ -54,7 +54,7 @@ print(f"{data.size:,} records, {data.dimension} features; one record is a {data.
 objective = dpjax.objectives.logistic_l2(regularization=1e-3)
 optimum = exact_certified_optimum(objective, data.examples)
 start = exact_values(objective, np.zeros((1, data.dimension)), data.examples)[0] - optimum.value
-print(f"F at the minimum {optimum.value:.6f}, slack {optimum.rounding_error:.0e}")
+print(f"F at the minimum {optimum.value:.6f}, suboptimality {optimum.suboptimality:.0e}")
 print(f"F at w = 0 is {start:.4f} higher; the minimum is {np.linalg.norm(optimum.params):.1f} away")
 
 # %% [markdown]

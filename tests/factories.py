@@ -6,6 +6,7 @@ from concurrent import futures
 
 import jax
 import numpy as np
+import pytest
 
 import dpjax
 from dpjax.accounting import ACCOUNTANTS, RELATIONS
@@ -106,20 +107,19 @@ def unit_records(n, p, seed=0):
 
 def quiet(algorithm, **more):
     """The algorithm with hardly any noise in its queries, which no epsilon allows."""
-    fields = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
 
-    def less(value):
-        if isinstance(value, tuple):
-            return tuple(map(less, value))
-        return dataclasses.replace(value, noise_multiplier=1e-7)
+    def is_query(part):
+        return isinstance(part, dpjax.oracles.Query)
 
-    queries = {
-        name: less(value)
-        for name, value in fields.items()
-        if isinstance(value, dpjax.oracles.Query)
-        or (name == "queries" and isinstance(value, tuple))
-    }
-    return dataclasses.replace(algorithm, **queries, **more)
+    def less(part):
+        return dataclasses.replace(part, noise_multiplier=1e-7) if is_query(part) else part
+
+    return dataclasses.replace(jax.tree.map(less, algorithm, is_leaf=is_query), **more)
+
+
+def in_ci(*cases):
+    """Cases whose like is left in the tests of every day."""
+    return [pytest.param(case, marks=pytest.mark.ci) for case in cases]
 
 
 class Crash(BaseException):

@@ -123,7 +123,7 @@ def _head(plan: Plan, results: Results) -> list[str]:
 # By the name of the reference, what its numbers are.
 _REFERENCES = {
     "certified": "The optimum{among} is {optimum:.8f} (float64), proven to be the least value up "
-    "to {slack:.0e}.",
+    "to {suboptimality:.0e}.",
     "landscape": "The saddle has the value {saddle:.5f} and lambda_min {saddle_min_eigenvalue:.4f},"
     " the minimum {optimum:.5f} and {minimum_min_eigenvalue:.4f}; rho = {hessian_lipschitz:.3g}, so"
     " the saddle itself is an alpha-SOSP for alpha = {saddle_alpha:.2g}.",
@@ -136,7 +136,7 @@ def about_reference(problem: Problem, found: Results) -> str:
     """Returns where the best value comes from, and whether it is the one known before."""
     at = {row.metric.removeprefix("exact_"): row.value for row in found.where(method="").rows()}
     # What is less is rounding.
-    at["rounding_error"] = max(at.get("rounding_error", 0.0), 1e-12)
+    at["suboptimality"] = max(at.get("suboptimality", 0.0), 1e-12)
     among = "" if problem.loss.regularizer else f" of all points of norm at most {WIDEST:g}"
     words = _REFERENCES.get(problem.reference, "").format(among=among, starts=problem.starts, **at)
     if problem.known is None:

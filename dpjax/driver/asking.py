@@ -99,8 +99,8 @@ class Asking:
             raise ValueError(
                 f"{kind} is asked twice in one step (or in finalize and certify, which count as "
                 "one): both answers would have the same noise, and their difference none. Ask "
-                "once and keep the answer in the state; for two answers a step, declare two queries of "
-                "different names, each with its release in algorithm.event."
+                "once and keep the answer in the state; for two answers a step, declare two "
+                "queries of different names, each with its release in algorithm.event."
             )
         if get_opaque_trace_state() != self._place:
             raise ValueError(
