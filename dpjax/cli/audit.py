@@ -64,14 +64,13 @@ def command(arguments: argparse.Namespace) -> int:
         # It imports what no other command needs.
         programs = importlib.import_module("dpjax.cli.programs")
         return programs.command(arguments.programs, arguments.devices)
-    auditing = dpjax.auditing
     if arguments.all == (arguments.name is not None):
-        raise ValueError(f"name one audit, or pass --all: {', '.join(auditing.AUDITS)}.")
+        raise ValueError(f"name one audit, or pass --all: {', '.join(dpjax.auditing.AUDITS)}.")
     if arguments.seed is not None and not 0 <= arguments.seed < 2**32:
         raise ValueError(f"--seed must be from 0 to 2^32 - 1, got {arguments.seed}.")
-    names = list(auditing.AUDITS) if arguments.all else [arguments.name]
+    names = list(dpjax.auditing.AUDITS) if arguments.all else [arguments.name]
     for name in names:
-        auditing.plan(name, arguments.runs, arguments.quick)
+        dpjax.auditing.plan(name, arguments.runs, arguments.quick)
     options.check(arguments)
     key = dpjax.random_key() if arguments.seed is None else jax.random.key(arguments.seed)
     begin, results = time.perf_counter(), []

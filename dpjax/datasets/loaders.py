@@ -222,7 +222,6 @@ class DatasetInfo(Spec):
       unit: what one row stands for.
       task: the meaning of +1 against -1.
       source: its publisher.
-      available: whether ``load`` needs no network for it.
       checksum: sha256 of its archive, or None for one that the user makes.
       note: terms, preprocessing, and remarks for whoever quotes a number.
       path: the archive on this machine, or None.
