@@ -52,6 +52,7 @@ def pack(value: Any = None, error: Exception | None = None) -> bytes:
             return {"list" if isinstance(value, list) else "tuple": [*map(plain, value)]}
         raise TypeError(f"{type(value).__name__} cannot be sent to another process.")
 
+    # Of built-in classes alone: calling another could do anything.
     kind = next((kind for kind in _ERRORS if isinstance(error, kind)), RuntimeError)
     said = [str(error)]
     if isinstance(error, OSError) and error.errno is not None:

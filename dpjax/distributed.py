@@ -155,6 +155,7 @@ def initialize(
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=_HEARTBEAT_SECONDS,
         )
+    # Of the network; what follows is of the arguments or the environment.
     except jax.errors.JaxRuntimeError as error:
         raise OSError(
             f"JAX could not join the processes at {coordinator or 'the coordinator'}: {error}"

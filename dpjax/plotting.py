@@ -257,6 +257,7 @@ def _shows(axes: Any, handle: Any) -> bool:
 
 
 def _median(axes: Any, values: np.ndarray, color: str, label: str, linestyle: str = "-") -> None:
+    # Runs may end at different steps; what is not there is NaN.
     ends = np.nanquantile(values, [0.1, 0.9], axis=0)
     step = np.arange(1, values.shape[1] + 1)
     band(axes, step, np.nanmedian(values, axis=0), ends, color, label=label, linestyle=linestyle)

@@ -36,6 +36,7 @@ def add_options(parser: Parser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Prints the calibration and returns 0."""
     declared = arguments.data_size is not None, arguments.dimension is not None
+    # One number of a shape, and the other from data that nobody named, would be no answer.
     if arguments.data is None and any(declared) and not all(declared):
         flag, other = ("--data-size", "--dimension")[:: 1 if declared[0] else -1]
         raise ValueError(

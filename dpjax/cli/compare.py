@@ -74,6 +74,7 @@ def command(arguments: argparse.Namespace) -> int:
         relation=arguments.relation,
         seeds=arguments.seeds,
     )
+    # Before anything exact is printed.
     print(_WARNING, file=sys.stderr, flush=True)
     results = run(compared, arguments.out)
     rows = results.summary()
@@ -100,6 +101,7 @@ def run(compared: comparison.Comparison, folder: str) -> comparison.Results:
         try:
             results = compared.run(folder, lambda what, more: bar.advance(more, what))
         except KeyboardInterrupt:
+            # Results are kept as they are computed.
             words = "interrupted; run the same command again to continue."
             raise KeyboardInterrupt(words) from None
     for path in compared.paths(folder):

@@ -138,6 +138,7 @@ def _template(arguments: argparse.Namespace) -> int:
         if getattr(arguments, option):
             raise ValueError(f"--{option} does not go with --template: leave it out.")
     text = dpjax.datasets.template(arguments.name, arguments.label)
+    # The owner sees it here, before a schema is built on lines that are no records.
     flagged = problem.flag_quotes(arguments.name, None)
     if not arguments.out:
         print(text, end="")
@@ -166,6 +167,7 @@ def _next(arguments: argparse.Namespace, report: dpjax.datasets.CheckReport) -> 
         run = ["run", "--data", arguments.name, "--schema", arguments.schema, "--save", "model"]
         again = _checked(arguments.name, arguments.schema)
         return f"next: {shlex.join(['dpjax', *(again if report.exact_problems else run)])}"
+    # A named data set has its declarations.
     is_file = is_table_path(arguments.name)
     if report.exact_problems:
         unknown = classes is None or report.exact_other_labels

@@ -275,6 +275,7 @@ def check(arguments: argparse.Namespace) -> None:
                     f"--{name} and {taken[target]} both name {path}; choose another file."
                 )
             taken[target] = f"--{name}"
+    # Before the budget is spent, and not when the picture is drawn.
     if values.get("plot"):
         dpjax.plotting.check_path(arguments.plot)
     if values.get("report"):
@@ -308,6 +309,7 @@ def write(*outputs: tuple[str | None, Callable[[str], object]]) -> int:
     it cannot be written at its path, it is kept among temporary files.
     """
     status = 0
+    # All are tried: what one of them lacks is no reason to lose the others.
     for number, (path, writer) in enumerate(outputs):
         if not path:
             continue

@@ -43,6 +43,7 @@ class Parser(argparse.ArgumentParser):
     ) -> tuple[Any, list[str]]:
         """As the base class; an unknown option is an error that suggests the nearest one."""
         arguments, rest = super().parse_known_args(args, namespace)
+        # argparse would report a missing command or value first.
         unknown = [word for word in rest if word.startswith("-")]
         if unknown:
             self.error(f"unknown option {unknown[0]}{self._suggestion(unknown[0])}")

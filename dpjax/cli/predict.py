@@ -99,6 +99,7 @@ def _cells(block: PredictedRows, width: int) -> Iterator[list[str]]:
 def _text(cell: Any) -> str:
     """A cell that a spreadsheet shows as it is: one that it would run gets an apostrophe."""
     text = f"{cell:.10g}" if isinstance(cell, float) else str(cell)
+    # A lone sign runs nothing, and a negative number is one.
     runs = len(text) > 1 and text.startswith(_FORMULAS) and not _is_number(text)
     return f"'{text}" if runs else text
 

@@ -119,6 +119,7 @@ def objective(arguments: argparse.Namespace) -> dpjax.Objective:
       ValueError: for an unknown name, a regularization it has no use for or lacks, or a schema that
         is not valid.
     """
+    # ``compare`` has no such option.
     unit, labels = getattr(arguments, "unit", None), classes(arguments.classes)
     count = 2 if labels is None else len(labels)
     if arguments.schema is not None:
@@ -127,6 +128,7 @@ def objective(arguments: argparse.Namespace) -> dpjax.Objective:
         # Of a number there are no classes.
         count = 0 if held is None else len(held)
     elif arguments.data in SPECS:
+        # What is published of a named set takes the place of declarations.
         count = SPECS[arguments.data].classes
     elif is_scaled(arguments.data):
         unit, held = declared_in(arguments.data)
@@ -188,6 +190,7 @@ def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyB
     if arguments.algorithm in dpjax.algorithms.ALL.keys() - factories.keys():
         function = dpjax.algorithms.ALL[arguments.algorithm].factory.__name__
         raise ValueError(f"{arguments.algorithm} runs in Python alone: dpjax.{function}.")
+    # The name in Python is taken too, as a hint: dp_trust_region is dp-tr.
     functions = {factory.__name__: name for name, factory in factories.items()}
     name = _validate.choice("algorithm", arguments.algorithm, factories, functions)
     delta, size = arguments.delta, arguments.data_size
@@ -208,6 +211,7 @@ def check_spending(arguments: argparse.Namespace, event: Event | None) -> None:
     The event is None where the training goes on and spends nothing more.
     """
     if arguments.seed is not None:
+        # Raises for one that is none.
         root_key(None, arguments.seed)
     if arguments.ledger and event is not None:
         dpjax.Ledger.read(arguments.ledger).of(arguments.part).check(event)
@@ -290,6 +294,7 @@ def _settings(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
         value: Any = getattr(arguments, parameter)
         if value is None:
             continue
+        # A setting that an algorithm ignores would seem to be in force.
         names = options.taking(parameter)
         if name not in names:
             raise ValueError(

@@ -72,6 +72,7 @@ def together(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
         if distributed.leads():
             sys.stdout = printed
         return work()
+    # JAX aborts where it notices first; this is where our own call fails first.
     except ProcessLost:
         _leave(1, _LOST)
     except (ValueError, ImportError, OSError) as error:

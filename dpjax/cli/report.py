@@ -191,6 +191,7 @@ def _exact(
     tested = examples
     if data.present is not None:
         (x, y), present = examples
+        # An accuracy is of records, and absent ones are padding.
         tested = x[present], y[present]
     if data.test_x is not None and data.test_y is not None:
         tested = (jax.numpy.asarray(data.test_x), jax.numpy.asarray(data.test_y))
@@ -218,6 +219,7 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_finite(item) for item in value]
+    # JSON has no NaN.
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 

@@ -144,7 +144,6 @@ def costs(algorithm: Algorithm, data: dpjax.Dataset) -> list[str]:
     # The declared n: the real one may be private.
     n, p = algorithm.queries[0].data_size, data.dimension
     most = 1 if data.present is None else data.present.shape[1]  # records of one unit
-    # The records on the host and on the device, and the history.
     arrays = 2 * n * most * (p + 1) * 4 + algorithm.max_steps * 40
     resident = arrays + 6 * algorithm.dimension**2 * 8
     # A batch that is drawn costs the same whatever n is, and is drawn from n.
@@ -179,6 +178,7 @@ def _train(
             part=arguments.part,
         )
     root = root_key(key, seed)
+    # One program for all, so that it compiles once.
     keys = jax.random.split(root, arguments.repeats)
     return jax.vmap(lambda key: dpjax.solve(algorithm, data, key=key))(keys)
 

@@ -69,6 +69,7 @@ def _filled(words: str, indent: str = "") -> list[str]:
 def _history(facts: Facts) -> list[str]:
     words = []
     for name, values in facts.history.items():
+        # A quantity may be a vector at each step, or NaN where a step had none.
         known = values[np.isfinite(values)] if values.ndim == 1 else values[:0]
         if len(known):
             words.append(f"  {name.replace('_', ' ')}: {known[0]:.4g} to {known[-1]:.4g}")

@@ -121,6 +121,7 @@ def _score(arguments: argparse.Namespace, data: dpjax.Dataset) -> Any:
     public_arguments.data = arguments.public
     public = problem.load(public_arguments)
     scaled, scales = public.preprocessing, data.preprocessing
+    # Scores on rows of another scale would choose by chance.
     if scaled is not None and scales is not None and scales.differences(scaled):
         raise ValueError(
             f"--public {arguments.public} has other columns than {arguments.data}: give it the "

@@ -109,6 +109,7 @@ class Results:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(Row._fields)
         for row in self.rows:
+            # Nine digits give back the float32 that they were.
             cells = (cell if isinstance(cell, str) else f"{cell:.9g}" for cell in row)
             writer.writerow("" if cell == "nan" else cell for cell in cells)
         _durable.replace_private(pathlib.Path(path), text.getvalue().encode())

@@ -92,6 +92,7 @@ class Comparison:
         self.algorithms = {
             (label, spent): make(loss, PrivacyBudget(spent, self.delta, relation), **sizes)
             for label, make in algorithms.items()
+            # Once each: a second training at the same epsilon would only be counted twice.
             for spent in sorted(set(map(float, epsilons)))
         }
         """The calibrated algorithms, by label and epsilon."""
@@ -135,6 +136,7 @@ class Comparison:
 
         report_progress("the value that outputs are held against", 0)
         settings = known(next(iter(self.algorithms.values()))).items()
+        # The optimum depends on the objective alone, and is shared by all algorithms.
         loss = {name: value for name, value in settings if name.startswith("objective")}
         optimum = _cached(cache, data | loss, lambda: self._optimum(examples))
         measured = {}
@@ -180,7 +182,6 @@ class Comparison:
         """Seeds that are trained in one program."""
         seeds = list(range(self.seeds))
         first_order = GradientQuery | MinimizerQuery
-        # A Hessian of each seed at once would take as many times the memory.
         light = all(isinstance(query, first_order) for query in algorithm.queries)
         return [seeds] if light or self.data.size <= _BUSY_ROWS else [[seed] for seed in seeds]
 

@@ -135,6 +135,7 @@ def _read(name: str, data: Any) -> tuple[np.ndarray, Kind]:
                 f"{name} must be an array, or lists of one length; those given are ragged."
             ) from None
     array = np.asarray(data)
+    # By the dtype: a complex number in a list is a cell that is none.
     if array.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: {name} must hold real values.")
     if array.ndim == 1 and (hasattr(data, "dtype") or hasattr(data, "to_pylist")):

@@ -178,11 +178,13 @@ class PrivateEstimator(BaseEstimator):
                 "groups need max_records: declare how many records of one unit count, such as "
                 "max_records=10, without looking at the data."
             )
+        # With groups a row is not what is protected.
         unit = "person" if self.unit == "row" else self.unit
         return group(data, groups, self.max_records, unit, self.unit_type)
 
     def _configure(self, count: int, dimension: int) -> Algorithm | SearchPlan:
         delta, size = self.delta, self.data_size
+        # Either would be read off n, which this relation keeps private.
         if self.relation == "add_or_remove_one" and (delta is None or size is None):
             raise ValueError(
                 "under add_or_remove_one n is private: declare delta and data_size yourself."

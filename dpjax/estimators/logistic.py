@@ -119,6 +119,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
 
     def _explain(self, params: np.ndarray) -> None:
         self.classes_ = self._declared
+        # Of two classes there is one score, of K there are K.
         self._weights = params.reshape(len(self.classes_) if len(self.classes_) > 2 else 1, -1)
         in_units = [self._scaling.in_units(weights) for weights in self._weights]
         self.coef_ = np.stack([weights for weights, _ in in_units])

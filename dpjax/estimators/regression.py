@@ -37,6 +37,7 @@ class _PrivateRegression(RegressorMixin, PrivateEstimator):
     def _explain(self, params: np.ndarray) -> None:
         low, high = self._target
         weights, constant = self._scaling.in_units(params)
+        # The label is mapped to [-1, 1], so a prediction is mapped back by these.
         self._half, self._middle = (high - low) / 2, (high + low) / 2
         self.coef_, self.intercept_ = self._half * weights, self._middle + self._half * constant
 

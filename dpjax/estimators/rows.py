@@ -61,6 +61,7 @@ class Scaling(NamedTuple):
             place = out[start : start + ROWS_AT_ONCE]
             place[:, :features] = block * (shrink / np.maximum(length, 1.0))
             place[:, features:] = constant
+            # The intercept too: a null record is NaN throughout.
             place[np.isnan(length[:, 0])] = np.nan
         return out
 

@@ -103,6 +103,7 @@ class Team:
         Args:
           fields: the same names everywhere.
         """
+        # Digests have one length, and hold nothing of what they are of.
         digests = self.gather(b"".join(_sha256(value.encode()) for value in fields.values()))
         differing = [
             name

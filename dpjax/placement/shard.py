@@ -135,6 +135,7 @@ def take(records: PyTree, indices: Array) -> PyTree:
 def draw(records: PyTree, indices: Array, mask: Array) -> tuple[PyTree, Array | None]:
     """Returns the records at ``indices`` and which of them count, spread again if they are many."""
     slots = indices.shape[0]
+    # A small batch is on every device, as spreading it costs more than its sums.
     if not isinstance(records, Spread) or slots <= SHARE:
         return take(records, indices), mask
     share, devices = _share(slots, records.mesh), records.mesh.size
@@ -298,6 +299,7 @@ def put(examples: PyTree, mesh: Mesh | None) -> PyTree:
         def part(index: Any) -> np.ndarray:
             start, stop = index[0].start or 0, index[0].stop
             with np.errstate(all="ignore"):
+                # A process is asked for the shares of its own devices, and reads no others.
                 rows = np.asarray(leaf[start : min(stop, n)]).astype(dtype, copy=False)
             missing = share - len(rows)
             return np.concatenate([rows, np.zeros((missing, *leaf.shape[1:]), dtype)])

@@ -75,6 +75,7 @@ class _Reader:
         self.size = leaves[0].shape[0]
         self._ahead: dict[tuple[int, int], Future] = {}
         self._pools: dict[int, list[list[np.ndarray]]] = {}
+        # One: chunks of a file are read in its order.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dpjax-records")
         self.failed: BaseException | None = None
         self.rows_read = 0
@@ -171,6 +172,7 @@ def stream(examples: PyTree) -> Streamed:
     Raises:
       ValueError: inside ``jit``, which runs when ``open_readers`` has ended.
     """
+    # Inside jit an operation on constants is traced too.
     if isinstance(jnp.zeros(1)[0], Tracer):
         raise ValueError(
             "records that stay on disk cannot be read inside jit, whose program runs later: call "

@@ -169,6 +169,7 @@ def _or_none(read: Callable[[], Any]) -> Any:
 
 def _answers(solution: Any) -> Iterator[tuple[str, dict[str, float]]]:
     event = solution.event
+    # Of a saved model there is no algorithm, so that its releases tell the noise.
     stddevs = {part.name: part.stddev for each in event.releases for part in each.parts()}
     for field, query in ANSWERS.items():
         value = getattr(solution, field)

@@ -168,6 +168,7 @@ def _coefficients(held: Coefficients, pictured: bool) -> tuple[list[dict[str, An
 def _curves(facts: Facts) -> Iterator[dict[str, Any]]:
     history, bound = facts.history, facts.certificate
     for title, note, logarithmic, names in _CURVES:
+        # The certified bound is drawn beside the curve that it is about.
         level = bound["gradient_norm_upper"] if bound and "gradient_norm" in names else None
         values = {name: history[key] for key, name in names.items() if key in history}
         if svg := pictures.curves(values, logarithmic, level):
@@ -182,6 +183,7 @@ def _unfilled(text: str) -> str:
     >>> _unfilled("Released:\n  - one,\n    with its noise\n  - two")
     'Released:\n  - one, with its noise\n  - two'
     """
+    # A line that ends because the next word did not fit is one sentence with the next line.
     lines, before = [""], ""
     for line in text.splitlines():
         word = line.partition(" ")[0]

@@ -126,6 +126,7 @@ def _axes(width: float, height: float, place: tuple[float, float, float, float])
 def _svg(axes: Any) -> Markup:
     """Returns a figure as an element that a page may hold: it names nothing and loads nothing."""
     file = io.StringIO()
+    # Without dates and names of programs, so that the same model gives the same page.
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     axes.get_figure().savefig(file, format="svg", transparent=True, metadata=metadata)
     text = _NEEDLESS.sub("", file.getvalue()).replace(" id=", " class=")

@@ -158,6 +158,7 @@ def save(path: str | os.PathLike, solution: Any) -> None:
         "releases": json.dumps([release.to_fields() for release in event.releases]),
         "relation": event.relation,
         "accountant": solution.algorithm.accountant,
+        # As it was printed, beside the releases that it is recounted from.
         "text": str(solution.guarantee()),
         "preprocessing": json.dumps(fields_of(solution.preprocessing)),
         "score": json.dumps(dataclasses.asdict(score_of(solution.algorithm.objective))),

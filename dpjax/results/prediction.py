@@ -229,6 +229,7 @@ class Predictions:
                 f"x must be rows of {features} numbers, (n, {features}), got {rows.dtype} "
                 f"{rows.shape}."
             )
+        # Unlike in training, where it is a null record: nobody is protected by a silent guess.
         if not np.isfinite(rows).all():
             raise ValueError(
                 "x holds a missing or non-finite value, or a level that is not declared, so it has "
@@ -330,6 +331,7 @@ def predict_table(model: Predictions, table: Any, *, probabilities: bool = False
     if scale is None:
         raise ValueError(NO_COLUMNS)
     predicted = functools.partial(_predicted, model, scale, probabilities)
+    # A model without probabilities says so before a record is read.
     predicted(np.empty((0, len(scale.features)), np.float32))  # before a record is read
     if is_table_path(table) or has_columns(table):
         source = open_features(table, scale.columns)

@@ -72,6 +72,7 @@ def remarks_of_released(
     first = asked & (np.cumsum(asked, axis=0) == 1)
     sums = np.concatenate([np.where(chosen, seen, 0).sum(axis=0) for chosen in (first, asked)])
     excess, degrees = sums[sums[:, 1] > 0].T
+    # The chance of a false remark is shared among the sums.
     limits = stats.chi2.isf(1e-3 / max(degrees.size, 1), degrees)
     noise_alone = degrees.size and (excess + degrees <= limits).all()
     few = [FEW.format(max(n * counted, 0), n, n * most)] if most < 0.95 else []
