@@ -15,9 +15,9 @@ MOST = {
     "accounting": (4533, 22),
     "algorithms": (5921, 27),  # with what is left of baselines' 956, 7
     "auditing": (2259, 12),  # the powers of attacks, which were in the registry
-    "cli": (2809, 18),  # data --write for scratch files
-    "comparison": (501, 4),  # in place of experiments' 2235, 12
-    "datasets": (4671, 24),  # rows.py from placement, scaled.py for scratch files
+    "cli": (2801, 18),  # data --write for scratch files
+    "comparison": (498, 4),  # in place of experiments' 2235, 12
+    "datasets": (4666, 24),  # rows.py from placement, scaled.py for scratch files
     "derivatives": (4698, 26),
     "diagnostics": (778, 4),
     "display": (336, 3),  # `ceil`, which was in accounting
@@ -28,15 +28,15 @@ MOST = {
     "models": (117, 3),
     "objectives": (2102, 12),  # _linear and _units, 391 lines, stood at the top
     "oracles": (2463, 19),
-    "placement": (736, 4),
-    "reporting": (864, 6),  # templates are counted now: report.html 195, style.css 126
-    "results": (1865, 9),  # templates are counted now: guarantee.txt 437
+    "placement": (729, 4),
+    "reporting": (862, 6),  # templates are counted now: report.html 195, style.css 126
+    "results": (1863, 9),  # templates are counted now: guarantee.txt 437
     "sampling": (1022, 6),
     "training": (1399, 8),
     "transforms": (1610, 8),
     "tuning": (1061, 7),
 }
-WHEEL = 46_837
+WHEEL = 46_810
 """All rooms together: never raised, and lowered with a room. 43,000 is what it should become."""
 
 

@@ -184,10 +184,8 @@ def _exact(
     unknown: dict[str, Any] = dict.fromkeys(EXACT)
     if not arguments.exact:
         return unknown
-    objective, examples = (
-        setting.algorithm.objective,
-        jax.tree.map(jax.numpy.asarray, data.examples),
-    )
+    objective = setting.algorithm.objective
+    examples = jax.tree.map(jax.numpy.asarray, data.examples)
     tested = examples
     if data.present is not None:
         (x, y), present = examples

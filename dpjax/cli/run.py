@@ -20,13 +20,7 @@ from dpjax.cli import options, problem, processes, report
 from dpjax.cli.parser import Parser
 from dpjax.datasets.csv_files import few
 from dpjax.display.cards import printable
-from dpjax.driver import (
-    check_data,
-    holds_run,
-    root_key,
-    seconds_per_step,
-    starting_point,
-)
+from dpjax.driver import check_data, holds_run, root_key, seconds_per_step, starting_point
 from dpjax.placement.processes import Team
 
 _COMPILE_EVENT = "/jax/core/compile/"

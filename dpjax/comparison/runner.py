@@ -157,7 +157,11 @@ class Comparison:
             picture, table, text = self.paths(folder)
             results.write(table)
             page.draw(results, self.relation, picture)
-            text.write_text(page.write(results, self._conventions))
+            conventions = (
+                f"Neighbours are {self.relation}, delta = {self.delta:.3g}; the unit of privacy is "
+                f"one {self.data.unit}."
+            )
+            text.write_text(page.write(results, conventions))
         return results
 
     @staticmethod
@@ -170,13 +174,6 @@ class Comparison:
         """The records that accuracy is measured on."""
         test = self.data.test_x, self.data.test_y
         return self.data.examples if self.data.test_x is None else test
-
-    @property
-    def _conventions(self) -> str:
-        return (
-            f"Neighbours are {self.relation}, delta = {self.delta:.3g}; the unit of privacy is one "
-            f"{self.data.unit}."
-        )
 
     def _groups(self, algorithm: Algorithm) -> list[list[int]]:
         """Seeds that are trained in one program."""

@@ -225,9 +225,8 @@ def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
 
 def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> Categorical:
     levels = check_labels(f"levels of {said}", declaration["levels"], 1)
-    return Categorical(
-        name, levels, _validate.flag(f"other of {said}", declaration.get("other", False))
-    )
+    other = _validate.flag(f"other of {said}", declaration.get("other", False))
+    return Categorical(name, levels, other)
 
 
 def _ordered(said: str, name: str, declaration: Mapping[str, Any]) -> Ordinal:

@@ -7,9 +7,8 @@ import numpy as np
 
 from dpjax.datasets.cells import Kind, to_numbers
 
-ROWS_AT_ONCE = (
-    8192  # bounds every temporary: the float64 copy of one block of 54 features is 3.5 MB
-)
+# Bounds every temporary: the float64 copy of one block of 54 features is 3.5 MB.
+ROWS_AT_ONCE = 8192
 
 
 class Source:

@@ -17,14 +17,8 @@ from dpjax._messages import SECRET, SECRET_FILE, TAG, Seal, pack, secret, unpack
 from dpjax.placement.shard import SHARE, own_rows
 
 _Value = TypeVar("_Value")
-_STATUSES = (
-    "INTERNAL:",
-    "UNKNOWN:",
-    "UNAVAILABLE:",
-    "DEADLINE_EXCEEDED:",
-    "ABORTED:",
-    "CANCELLED:",
-)
+# What a failure of the network begins with, in the words of gRPC.
+_STATUSES = "INTERNAL:", "UNKNOWN:", "UNAVAILABLE:", "DEADLINE_EXCEEDED:", "ABORTED:", "CANCELLED:"
 _WORDS = 256  # messages are padded to a power of two of words, so that few programs serve all
 
 

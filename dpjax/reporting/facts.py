@@ -91,18 +91,16 @@ class Facts:
         """The certificate as sentences, or why there is none."""
         if self.certificate is None:
             return "This training gives no bounds on the gradient and curvature at its end."
-        upper, lower = (
-            self.certificate[name] for name in ("gradient_norm_upper", "min_eigenvalue_lower")
-        )
+        bounds, lower = self.certificate, self.certificate["min_eigenvalue_lower"]
         curvature = (
-            "" if lower is None else f" and no eigenvalue of its Hessian is below {lower:.4g}"
+            f" and no eigenvalue of its Hessian is below {lower:.4g}" if lower is not None else ""
         )
         return (
-            f"With probability {100 * (1 - self.certificate['beta']):.4g} % over the noise, at "
-            f"{ITERATES[self.certificate['iterate']]} the exact gradient of the "
-            f"{self.certificate['scope']} has norm at most {upper:.4g}{curvature}. At a minimum "
-            "the gradient is 0 and no eigenvalue is negative. The bounds follow from released "
-            "values and the known noise."
+            f"With probability {100 * (1 - bounds['beta']):.4g} % over the noise, at "
+            f"{ITERATES[bounds['iterate']]} the exact gradient of the {bounds['scope']} has norm "
+            f"at most {bounds['gradient_norm_upper']:.4g}{curvature}. At a minimum the gradient is "
+            "0 and no eigenvalue is negative. The bounds follow from released values and the known "
+            "noise."
         )
 
 

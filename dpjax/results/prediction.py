@@ -339,10 +339,8 @@ def predict_table(model: Predictions, table: Any, *, probabilities: bool = False
     else:
         data = load(table, intercept=scale.intercept)
         rows = np.asarray(training_rows(data, scale))
-        size, blocks = (
-            data.size,
-            (rows[i : i + ROWS_AT_ONCE] for i in range(0, data.size, ROWS_AT_ONCE)),
-        )
+        size = data.size
+        blocks = (rows[i : i + ROWS_AT_ONCE] for i in range(0, size, ROWS_AT_ONCE))
     return PredictedTable(size, map(predicted, blocks))
 
 
