@@ -37,7 +37,7 @@ class Comparison:
     """Algorithms and the records that they are compared on, checked before anything is trained.
 
     Args:
-      data: as ``dpjax.datasets.load`` gives it.
+      data: a ``Dataset`` whose rows are single records.
       objective: what is minimised; a name in ``OBJECTIVES``, or one of your own.
       algorithms: names as in ``dpjax run``, which have their defaults; or labels with functions
         that are called as a factory is, such as ``partial(dpjax.dp_gradient_descent, steps=9)``.

@@ -166,8 +166,8 @@ def check(
       A ``CheckReport`` of the training records.
 
     Raises:
-      ValueError: as ``load``, except for absent bounds and classes.
-      FileNotFoundError: as ``load``.
+      ValueError: for what ``load`` refuses, except for absent bounds and classes.
+      FileNotFoundError: if the file is absent, or the named set cannot be downloaded.
 
     Privacy: NOT PRIVATE; exact counts, which no budget pays for.
 

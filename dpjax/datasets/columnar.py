@@ -104,15 +104,15 @@ class ParquetFile(Source):
         self._ends = np.cumsum([0, *sizes])
         self.size = int(self._ends[-1])
         # Features and labels are read in turn: each holds a row group of its own.
-        self._asked: dict[tuple[tuple[str, ...], frozenset[str]], _Columns] = {}
+        self._readers: dict[tuple[tuple[str, ...], frozenset[str]], _Columns] = {}
 
     def at(
         self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
     ) -> list[np.ndarray]:
-        wanted_columns = tuple(wanted), frozenset(numeric)
-        if wanted_columns not in self._asked:
-            self._asked[wanted_columns] = _Columns(self._file, self._ends, *wanted_columns)
-        return self._asked[wanted_columns].at(index)
+        columns = tuple(wanted), frozenset(numeric)
+        if columns not in self._readers:
+            self._readers[columns] = _Columns(self._file, self._ends, *columns)
+        return self._readers[columns].at(index)
 
 
 class _Columns:

@@ -122,7 +122,7 @@ class Preprocessing:
         """Returns rows (n, p) in float32.
 
         Args:
-          cells: as ``Source.read`` returns those ``wanted``, or of each column by itself.
+          cells: what ``Source.read`` returns for ``wanted``, or the cells (n,) of each column.
 
         Privacy: each row depends on one record alone.
         """

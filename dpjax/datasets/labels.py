@@ -114,7 +114,7 @@ def declared_classes(classes: Sequence[Label] | None, name: str, kind: Kind) -> 
 
 
 def class_places(cells: np.ndarray, classes: Sequence[Label]) -> np.ndarray:
-    """Returns the place of each cell's class (n,), as ``places``; see ``stand_in``."""
+    """Returns the index of each cell's class (n,), -1 for none; see ``places``, ``stand_in``."""
     if (extra := stand_in(classes)) is None:
         return places(cells, classes)
     indices = places(cells, (*classes, extra[0]))

@@ -142,7 +142,7 @@ class MappedFile:
         """Fills ``out`` with the rows from ``start`` on, without mapping their pages.
 
         Raises:
-          OSError: as ``rows``.
+          OSError: if the file is shorter or longer than it was, since its rows are others now.
         """
         self.source_file.check()
         place = self._offset + start * self._source.strides[0]

@@ -48,7 +48,7 @@ class Source:
         numeric: Collection[str] = (),
         together: Sequence[str] = (),
     ) -> list[np.ndarray]:
-        """Returns what ``at`` does, after the columns ``together`` as ``numbers``, if any."""
+        """Returns the numbers of the columns ``together``, if any, then the cells of the others."""
         first = [self.numbers(index, together)] if together else []
         return first + self.at(index, wanted, numeric)
 

@@ -169,7 +169,7 @@ def _seal() -> Seal:
 def _packed(value: object, error: Exception | None) -> bytes:
     try:
         return pack(None if error is not None else value, error)
-    except TypeError as raised:  # the others wait, and are to hear of it
+    except TypeError as raised:  # the others wait for a message
         return pack(None, RuntimeError(f"{raised}"))
 
 

@@ -201,7 +201,7 @@ def finished(records: PyTree, result: PyTree) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _without_traces() -> Iterator[None]:
     """Keeps JAX from printing a trace beside the error that is raised."""
     logger = logging.getLogger("jax._src.callback")
     was, logger.disabled = logger.disabled, True
@@ -223,7 +223,7 @@ def open_readers(records: PyTree) -> Iterator[None]:
         return
     token = int(records.token[0])
     try:
-        with _quiet():
+        with _without_traces():
             yield
     except Exception as error:  # of a class that depends on when JAX notices
         if (failed := _READERS[token].failed) is None:

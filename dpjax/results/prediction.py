@@ -254,14 +254,14 @@ class Predictions:
         return decode_labels(codes, classes)
 
     def predict_proba(self, x: Any) -> np.ndarray:
-        """Returns probabilities (n, K), in the order of the declared classes.
+        """Returns the probabilities (n, K) of a logistic or softmax loss, by the declared classes.
 
         Args:
-          x: as in ``decision_function``.
+          x: what ``decision_function`` takes.
 
         Raises:
-          FileNotFoundError: as ``decision_function``.
-          ValueError: as ``decision_function``, or if the loss is not the logistic or softmax one.
+          FileNotFoundError: if there is no such file.
+          ValueError: for what ``decision_function`` refuses, or a loss of another kind than these.
         """
         if not self._score().logistic:
             raise ValueError("probabilities need a logistic or softmax loss; predict gives labels.")
