@@ -34,6 +34,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Prints what there is to say of the model, and returns 0."""
     options.check(arguments)
     facts = facts_of(dpjax.load(arguments.model))
+    # A model may come from anybody, and a name in it hold what changes a terminal.
     print(printable("\n".join(lines(facts))))
     if arguments.json:
         report.write_json(arguments.json, fields(facts))

@@ -89,6 +89,7 @@ class Results:
     def error(self, metric: str, **cells: Any) -> float:
         """Returns the standard error of ``mean``; NaN with one seed, or one that diverged."""
         values = self.values(metric, **cells)
+        # One that diverged has no spread that means something.
         known = len(values) > 1 and np.isfinite(values).all()
         return float(values.std(ddof=1) / len(values) ** 0.5) if known else float("nan")
 

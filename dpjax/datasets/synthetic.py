@@ -110,6 +110,7 @@ def planted_phases(
     random = np.random.default_rng(seed)
     w = _on_sphere(random.normal(size=p)) * norm
     x = _on_sphere(random.normal(size=(n, p))).astype(np.float32)
+    # Of the rounded directions, so that the loss at w* is 0 but for rounding.
     y = ((x @ w) ** 2).astype(np.float32)
     return Planted(Dataset(x, y, None, None, "planted-phases", "row", 1.0), w)
 

@@ -121,6 +121,7 @@ def _places(owner: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray, np.nd
     order = np.argsort(owner, kind="stable")
     order = order[owner[order] >= 0]
     units = owner[order]
+    # Records are sorted by unit now: a unit starts where the number changes.
     starts = np.flatnonzero(np.r_[True, units[1:] != units[:-1]])
     sizes = np.diff(np.r_[starts, len(order)])
     place = np.arange(len(order)) - np.repeat(starts, sizes)

@@ -115,6 +115,7 @@ def facts_of(solution: Any) -> Facts:
 
     Privacy: released and public values only.
     """
+    # What ``fit`` returns holds one.
     if not isinstance(solution, Solution | SavedSolution):
         solution = solution.solution
     if np.ndim(solution.steps):

@@ -31,6 +31,7 @@ def line(
     each: Callable[..., str] = lambda number, show: show(number),
 ) -> str:
     """Returns the answer of n records and the ends of its 95 % interval, for people."""
+    # Noise may carry a fraction out of [0, 1]; what is shown stays within.
     title, of, show = "accuracy on the training records", "", lambda x: f"{max(min(x, 1), 0):.3f}"
     if field == "counted":
         title, of, show = "records that count", f" of {n:,}", lambda x: f"{max(n * x, 0):,.0f}"

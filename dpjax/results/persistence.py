@@ -149,6 +149,7 @@ def save(path: str | os.PathLike, solution: Any) -> None:
     certificate, bars = solution.certificate, solution.error_bars
     content = {
         "format": _FORMAT,
+        # Dictionaries of arrays, whatever containers the network's library has.
         "params": serialization.to_state_dict(_host(solution.params)),
         "history": _host(solution.history._asdict()),
         "steps": int(solution.steps),
@@ -163,6 +164,7 @@ def save(path: str | os.PathLike, solution: Any) -> None:
         "preprocessing": json.dumps(fields_of(solution.preprocessing)),
         "score": json.dumps(dataclasses.asdict(score_of(solution.algorithm.objective))),
         "error_bars": None if bars is None else _host(dataclasses.asdict(bars)),
+        # None stays None, as it is an empty tree.
         **jax.tree.map(float, {name: getattr(solution, name) for name in ANSWERS}),
         "description": json.dumps(solution.description._asdict()),
     }

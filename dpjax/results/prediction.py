@@ -116,6 +116,7 @@ def training_rows(x: Any, preprocessing: Preprocessing | None) -> PyTree:
     """
     if isinstance(x, Dataset):
         other = x.preprocessing
+        # Arrays: nothing is known of their columns, and so nothing can differ.
         if other is None or preprocessing is None:
             return x.x
         if differences := other.differences(preprocessing):

@@ -172,6 +172,7 @@ class Solution(Predictions, HasCard):
         name, value = ANSWERS[field], getattr(self, field)
         if value is None:
             raise ValueError(f"no {name} was released; build the algorithm with dpjax.with_{name}.")
+        # Its noise is what spread the answer.
         (query,) = (query for query in self.algorithm.queries if query.name == name)
         return interval(value, query.stddev, query.relation, confidence)
 
