@@ -117,9 +117,14 @@ def quiet(algorithm, **more):
     return dataclasses.replace(jax.tree.map(less, algorithm, is_leaf=is_query), **more)
 
 
-def in_ci(*cases):
-    """Cases whose like is left in the tests of every day."""
-    return [pytest.param(case, marks=pytest.mark.ci) for case in cases]
+def mostly_ci(cases, daily):
+    """The cases of a test, of which those that are not among ``daily``, whose like is, are CI's."""
+
+    def marked(case):
+        values = case if isinstance(case, tuple) else (case,)
+        return pytest.param(*values, marks=() if case in daily else pytest.mark.ci)
+
+    return list(map(marked, cases))
 
 
 class Crash(BaseException):

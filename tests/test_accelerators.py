@@ -14,7 +14,7 @@ from dpjax.derivatives import clipped_grad
 from dpjax.driver import self_test
 from dpjax.mechanisms import fixed_point
 from dpjax.results.guarantee import statement
-from tests.factories import EXAMPLES, P, toy, toy_records
+from tests.factories import EXAMPLES, P, mostly_ci, toy, toy_records
 
 PROGRAMS = programs.programs()
 # What they take on a TPU instead of exact eigenvalues, and say.
@@ -35,7 +35,11 @@ def training(name, **more):
     return lambda key: dpjax.solve(algorithm, (X, Y), key=key).params
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+# Two networks take half of the time of all.
+DAILY = PROGRAMS.keys() - {"fit of ResNet-20", "fit of attention"}
+
+
+@pytest.mark.parametrize("name", mostly_ci(PROGRAMS, DAILY))
 def test_what_every_program_holds(name):
     _, (cuda, tpu), wrong = programs.check(name, PROGRAMS[name])
     assert wrong == []

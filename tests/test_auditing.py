@@ -293,6 +293,7 @@ def test_null_records_are_left_out_of_a_score_and_others_are_not():
     assert [len(rows) for rows in canaries.without_nulls(some)] == [9, 10]
 
 
+@pytest.mark.ci
 def test_audits_made_at_once_are_those_made_one_by_one():
     names, key = ["ball-2", "gaussian"], jax.random.key(3)
     found = [one for some in auditing.audit_many(names, key=key, runs=2_000) for one in some]
@@ -521,6 +522,7 @@ def test_a_planted_bug_is_refuted(bug, monkeypatch):
     assert "REFUTED" in found.verdict
 
 
+@pytest.mark.ci
 def test_c15_noise_per_micro_batch_falls_under_the_gate(monkeypatch):
     monkeypatch.setattr(prepare, "check_questions", lambda *given: None)  # refuses an own answer
     row = auditing.AUDITS["dp-gd"]

@@ -9,7 +9,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting import dp_event
-from factories import in_threads
+from factories import in_threads, mostly_ci
 
 import dpjax
 from dpjax.accounting import (
@@ -510,7 +510,7 @@ def test_a_run_on_all_of_the_data_is_booked_by_what_each_part_holds(path):
         assert admit(ledger, run(None, 3, named)) == 1
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", mostly_ci(range(4), [0]))
 def test_a_random_history_on_parts_stays_within_epsilon_in_each(seed, path):
     random = np.random.default_rng(seed)
     kinds = [*KINDS, normal(9.0), drawn(0.1, 2.0, 3), run(None, 10, 1.2), run(0.025, 40, 1.0)]

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from factories import mostly_ci
 from flax import nnx
 from test_fit import CLASSES, KEY, N, P, bits, fitted, records, unspent
 
@@ -262,7 +263,15 @@ def decided(model, x=EXAMPLE, params=None):
     return network(model, x, params, lambda: KEY)
 
 
-@pytest.mark.parametrize("name", SAVED)
+# One of each kind of what a trace shows as fixed.
+KINDS = [
+    *("a constant array", "a variable", "int8 beside scales", "tied weights", "half precision"),
+    *("evaluated batch norm", "a recurrent carry", "a jitted block", "a count that nothing reads"),
+    *("linen statistics", "linen constants"),
+]
+
+
+@pytest.mark.parametrize("name", mostly_ci(SAVED, KINDS))
 def test_a_network_as_it_is_saved_trains_and_what_it_holds_stays(name):
     make, size = SAVED[name]
     model = given(make())

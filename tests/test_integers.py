@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import mostly_ci
 
 import dpjax
 from dpjax.derivatives import chunks, integers, rounding
@@ -146,7 +147,7 @@ def test_the_integers_of_a_block_are_those_of_python(bound):
         assert got == sum(round(Fraction(float(part)) / unit) for part in column)
 
 
-@pytest.mark.parametrize("scale", [1e-12, 1e-5, 1.0, 300.0])
+@pytest.mark.parametrize("scale", mostly_ci([1e-12, 1e-5, 1.0, 300.0], [1e-5, 300.0]))
 def test_terms_in_float32_hold_the_whole_sum(scale, elsewhere):
     parts = noisy_parts(3, 64) * np.float32(scale)
     summand, exact = Summand(parts.shape[1:], FLOAT32, 1e3), parts.astype(np.float64).sum(axis=0)
@@ -165,7 +166,9 @@ def test_the_leading_term_is_the_sum_rounded_whatever_many_blocks_leave(coarse, 
     assert sum(Fraction(float(term)) for term in terms) == wanted
 
 
-@pytest.mark.parametrize("name", ["dp-gd", "dp-tr", "dp-svrg", "dp-subspace-tr"])
+@pytest.mark.parametrize(
+    "name", mostly_ci(["dp-gd", "dp-tr", "dp-svrg", "dp-subspace-tr"], ["dp-tr", "dp-svrg"])
+)
 def test_a_training_is_the_same_but_for_rounding_without_float64(name, elsewhere):
     found = dpjax.solve(toy(name), toy_records(), key=jax.random.key(7)).params
     assert np.allclose(found, solved(name).params, rtol=1e-4, atol=1e-6)

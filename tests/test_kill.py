@@ -5,7 +5,10 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.ci
 def test_killed_runs_end_as_if_they_had_not_been():
     """Six kills at random and one at every named point; the planted bugs must be noticed.
 

@@ -17,7 +17,7 @@ import threading
 import dp_accounting
 import numpy as np
 import pytest
-from factories import in_threads
+from factories import in_threads, mostly_ci
 
 import dpjax
 from dpjax import _durable
@@ -612,7 +612,10 @@ def test_c53_of_two_trainings_in_threads_one_returns(path, meeting):
     assert [str(r) for r in results if "exceed the budget" in str(r)]
 
 
-@pytest.mark.parametrize(("kind", "trials"), [("threads", 200), ("forks", 40), ("processes", 60)])
+TRIALS = [("threads", 200), ("forks", 40), ("processes", 60)]
+
+
+@pytest.mark.parametrize(("kind", "trials"), mostly_ci(TRIALS, TRIALS[:2]))
 def test_c53_one_of_many_contenders_is_admitted(kind, trials):
     """``python tests/contend.py KIND`` makes 1,000 trials."""
     script = pathlib.Path(__file__).with_name("contend.py")

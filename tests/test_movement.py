@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from factories import SAME_PROGRAM
+from factories import SAME_PROGRAM, mostly_ci
 from jax import lax
 
 import dpjax
@@ -219,16 +219,23 @@ def sensitivity(total, relation):
     return dpjax.derivatives.rounding.sum_sensitivity(CLIP, relation, N)
 
 
-def sizes(*given):
+def sizes(*given, daily):
     """Settings of a test; with one feature compiled as for users: those shortcuts went wrong."""
-    marks = {1: pytest.mark.optimised}
-    return [pytest.param(*one, marks=marks.get(one[0], ())) for one in given]
+
+    def marks(one):
+        optimised = [pytest.mark.optimised] if one[0] == 1 else []
+        return optimised if one in daily else [*optimised, pytest.mark.ci]
+
+    return [pytest.param(*one, marks=marks(one)) for one in given]
 
 
 F32, F64 = np.float32, np.float64
 
 
-@pytest.mark.parametrize(("p", "dtype"), sizes((1, F32), (1, F64), (2, F64), (3, F32)))
+@pytest.mark.parametrize(
+    ("p", "dtype"),
+    sizes((1, F32), (1, F64), (2, F64), (3, F32), daily=[(1, F32), (2, F64)]),
+)
 @pytest.mark.parametrize("kind", ROWS)
 def test_c71_no_numbers_of_one_record_move_a_sum_by_more_than_its_sensitivity(kind, p, dtype):
     with jax.enable_x64(dtype == F64):
@@ -236,7 +243,11 @@ def test_c71_no_numbers_of_one_record_move_a_sum_by_more_than_its_sensitivity(ki
 
 
 @pytest.mark.parametrize(
-    ("p", "rows", "dtype"), sizes((1, 1, F32), (1, 3, F32), (1, 3, F64), (2, 3, F32), (3, 2, F64))
+    ("p", "rows", "dtype"),
+    sizes(
+        *((1, 1, F32), (1, 3, F32), (1, 3, F64), (2, 3, F32), (3, 2, F64)),
+        daily=[(1, 3, F32), (3, 2, F64)],
+    ),
 )
 @pytest.mark.parametrize("kind", UNITS)
 def test_c71_no_numbers_of_one_person_move_a_sum_by_more_than_its_sensitivity(kind, p, rows, dtype):
@@ -277,7 +288,7 @@ SPEC.loader.exec_module(SEARCH)
 PROGRAMS = [name for name in ALL if name not in SAME_PROGRAM]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", mostly_ci(PROGRAMS, ["dp-tr", "dp-adam", "dp-svrg", "spider"]))
 def test_c71_no_question_of_an_algorithm_moves_by_more_than_its_sensitivity(name):
     kind = "rows" if ALL[name].one_release else "units"
     # At 0 the slope of a margin loss is half of its bound.
