@@ -110,7 +110,9 @@ def run(algorithm, data, key):
     """The largest distance of any question in a run on the data in which the person is null."""
     start, scale, order, key = jax.random.split(key, 4)
     algorithm = jax.tree.map(
-        lambda node: node.with_known_order(order) if is_sampler(node) else node, algorithm, is_leaf=is_sampler
+        lambda node: node.with_known_order(order) if is_sampler(node) else node,
+        algorithm,
+        is_leaf=is_sampler,
     )
     first = jax.tree.map(lambda leaf: leaf[0], data)
     bound = bind_with_key(algorithm, bind_records(algorithm, first), key)

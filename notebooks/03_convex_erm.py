@@ -46,8 +46,8 @@ print(f"{data.size:,} records, {data.dimension} features; one record is a {data.
 # penalty makes $F$ *strongly convex*: away from the minimum it rises at least as fast as that
 # parabola. Some of the methods below need this.
 #
-# The exact minimum, by Newton's method on the exact records. `suboptimality` is a proof of how good it
-# is: no value is lower than this one by more.
+# The exact minimum, by Newton's method on the exact records. `suboptimality` is a proof of how good
+# it is: no value is lower than this one by more.
 
 # %%
 # NOT PRIVATE: the exact minimum.

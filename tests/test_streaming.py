@@ -110,7 +110,7 @@ def test_fit_reads_the_rows_of_its_batches_alone(arrays, monkeypatch):
     x, y = arrays[0], (arrays[1] > 0).astype(np.int32)
     assert same(trained((x, y)), trained(stream((x, y))))
     (reader,) = readers
-    assert 0 < reader.served < N
+    assert 0 < reader.rows_read < N
 
 
 def test_the_shares_of_devices_are_read_from_the_file(arrays, files):
