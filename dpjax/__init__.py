@@ -145,62 +145,45 @@ __all__ = [
 
 # Imported when they are first named: whoever asks for help need not wait for JAX.
 _NAMES = {
-    "_typing": ["pytree_dataclass", "static"],
-    "accounting": ["Ledger", "PrivacyBudget"],
-    "algorithms": [
-        "ALGORITHMS",
-        "Certificate",
-        "Status",
-        "dp_accelerated_mirror_descent",
-        "dp_adam",
-        "dp_gradient_descent",
-        "dp_gradient_descent_with_selection",
-        "dp_newton",
-        "dp_optimizer",
-        "dp_sgd",
-        "dp_stochastic_trust_region",
-        "dp_subspace_trust_region",
-        "dp_svrg",
-        "dp_svrg_plus_plus",
-        "dp_trust_region",
-        "dpagem",
-        "objective_perturbation",
-        "output_perturbation",
-        "paper_schedule",
-        "perturbed_gradient_descent",
-        "stochastic_spider",
-        "with_accuracy",
-        "with_count",
-    ],
-    "datasets": ["Dataset"],
-    "derivatives": ["clipped_grad", "clipped_grad_difference", "clipped_hessian", "joint_clipped"],
-    "driver": ["ResumeMismatch", "run", "solve"],
-    "linalg": ["trust_region_step"],
-    "mechanisms": ["random_key"],
-    "objectives": ["Objective"],
-    "reporting": ["report"],
-    "results": ["SavedSolution", "Solution", "load", "save"],
-    "training": ["Trained", "fit"],
-    "tuning": ["Tuned", "tune"],
+    "_typing": "pytree_dataclass static",
+    "accounting": "Ledger PrivacyBudget",
+    "algorithms": (
+        "ALGORITHMS Certificate Status dp_accelerated_mirror_descent dp_adam "
+        "dp_gradient_descent dp_gradient_descent_with_selection dp_newton dp_optimizer dp_sgd "
+        "dp_stochastic_trust_region dp_subspace_trust_region dp_svrg dp_svrg_plus_plus "
+        "dp_trust_region dpagem objective_perturbation output_perturbation paper_schedule "
+        "perturbed_gradient_descent stochastic_spider with_accuracy with_count"
+    ),
+    "datasets": "Dataset",
+    "derivatives": "clipped_grad clipped_grad_difference clipped_hessian joint_clipped",
+    "driver": "ResumeMismatch run solve",
+    "linalg": "trust_region_step",
+    "mechanisms": "random_key",
+    "objectives": "Objective",
+    "reporting": "report",
+    "results": "SavedSolution Solution load save",
+    "training": "Trained fit",
+    "tuning": "Tuned tune",
 }
 _MOVED = {
     "baselines": "dpjax.algorithms",
     "experiments": "dpjax.comparison, and benchmarks/papers of a checkout",
 }
-_ROOM_OF = {name: room for room, names in _NAMES.items() for name in names}
+_ROOM_OF = {name: room for room, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__ or name in _NAMES:
         room = importlib.import_module(f"dpjax.{_ROOM_OF.get(name, name)}")
-        found = getattr(room, name) if name in _ROOM_OF else room
+        value = getattr(room, name) if name in _ROOM_OF else room
     else:
-        found = None if name.startswith("_") else _factories().get(name)
-        if found is None:
+        value = None if name.startswith("_") else _factories().get(name)
+        if value is None:
             where = f"; it is {_MOVED[name]} now" if name in _MOVED else ""
             raise AttributeError(f"module 'dpjax' has no attribute {name!r}{where}")
-    globals()[name] = found
-    return found
+    # So that the next look is no call.
+    globals()[name] = value
+    return value
 
 
 def _factories() -> dict[str, Any]:

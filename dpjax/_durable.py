@@ -50,6 +50,7 @@ def replacing(
         with file:
             yield file
             file.flush()
+            # Before it is renamed: a power cut must not leave an empty file of that name.
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:

@@ -52,6 +52,7 @@ def pack(value: Any = None, error: Exception | None = None) -> bytes:
             return {"list" if isinstance(value, list) else "tuple": [*map(plain, value)]}
         raise TypeError(f"{type(value).__name__} cannot be sent to another process.")
 
+    # Of built-in classes alone: calling another could do anything.
     kind = next((kind for kind in _ERRORS if isinstance(error, kind)), RuntimeError)
     said = [str(error)]
     if isinstance(error, OSError) and error.errno is not None:
@@ -72,6 +73,7 @@ def unpack(message: bytes) -> tuple[Any, Exception | None]:
             return plain
         ((kind, held),) = plain.items()
         if kind == "array":
+            # A negative length would take all that is left.
             dtype, shape = jnp.dtype(held[0]), tuple(map(abs, held[1]))
             begin, place = place, place + int(np.prod(shape)) * dtype.itemsize
             return np.frombuffer(message[begin:place], dtype).reshape(shape)
@@ -97,10 +99,12 @@ def secret() -> bytes | None:
     """
     words = os.environ.get(SECRET, "").strip().encode()
     if path := os.environ.get(SECRET_FILE):
+        # A pipe in its place would wait for ever.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            # Of the file that is open, which nobody can exchange any more.
             status = os.fstat(file.fileno())
-            own = stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid())
-            if not own or status.st_mode & 0o077:
+            is_private = stat.S_ISREG(status.st_mode) and status.st_uid in (0, os.geteuid())
+            if not is_private or status.st_mode & 0o077:
                 raise ValueError(
                     f"{SECRET_FILE}={path} must be a file that nobody else may read: yours, or "
                     "root's, and of mode 600."
@@ -113,6 +117,7 @@ def secret() -> bytes | None:
             f"the secret of {SECRET_FILE if path else SECRET} has {len(words)} bytes, and at least "
             f"{_SHORTEST} are needed: make one by `openssl rand -hex 32`."
         )
+    # A key of one length, whatever the secret's.
     return hashlib.sha256(words).digest()
 
 

@@ -78,9 +78,9 @@ def pytree_dataclass(cls: Any = None, *, kw_only: bool = False) -> Any:
 
 def confusable(structure: Any) -> list[Any]:
     """Returns the dataclasses in a pytree's structure that JAX may take for one another."""
-    found = [cls for child in structure.children() for cls in confusable(child)]
-    cls, kept = structure.node_data() or (object, None)
+    classes = [cls for child in structure.children() for cls in confusable(child)]
+    cls, fixed = structure.node_data() or (object, None)
     # What ``register_dataclass`` keeps of a node is the tuple of its static fields alone.
-    if dataclasses.is_dataclass(cls) and isinstance(kept, tuple) and not (kept and kept[0] is cls):
-        found.append(cls)
-    return found
+    if dataclasses.is_dataclass(cls) and isinstance(fixed, tuple) and fixed[:1] != (cls,):
+        classes.append(cls)
+    return classes

@@ -114,6 +114,17 @@ def decay(name: str, value: Any) -> float:
     return number
 
 
+def interval(name: str, pair: Any) -> tuple[float, float]:
+    """Returns ``pair`` as floats, or raises if they are not finite numbers with low < high."""
+    try:
+        low, high = (float(end) for end in pair)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be two numbers (low, high), got {pair!r}.") from None
+    if not (low < high and math.isfinite(high - low)):  # nor may their distance overflow
+        raise ValueError(f"{name} must be finite with low < high, got {pair!r}.")
+    return low, high
+
+
 def flag(name: str, value: Any) -> bool:
     """Returns ``value``, or raises if it is not True or False."""
     if not isinstance(value, bool):

@@ -102,6 +102,7 @@ def _refused(*_: Any) -> Any:
     )
 
 
+# An operation of its own, which the lowering for a TPU refuses; elsewhere it is nothing.
 _needs_float64 = Primitive("needs_float64")
 _needs_float64.def_impl(lambda value: value)
 _needs_float64.def_abstract_eval(lambda value: value)
@@ -124,6 +125,7 @@ def to_float64(value: Expansion) -> Array:
     """Returns the float64 array that ``value`` stands for; call it under ``enable_x64``."""
     with jax.enable_x64(True):
         total = float64(value.terms[-1])
+        # From the smallest on, so that none of its bits is lost.
         for term in value.terms[-2::-1]:
             total = total + float64(term)
         return total

@@ -155,6 +155,7 @@ def initialize(
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=_HEARTBEAT_SECONDS,
         )
+    # Of the network; what follows is of the arguments or the environment.
     except jax.errors.JaxRuntimeError as error:
         raise OSError(
             f"JAX could not join the processes at {coordinator or 'the coordinator'}: {error}"
@@ -195,6 +196,7 @@ def _mesh(leaf: Any) -> Mesh | None:
     sharding = getattr(leaf, "sharding", None)
     if isinstance(leaf, Tracer) or not isinstance(sharding, NamedSharding):
         return None
+    # A leading axis that is whole on each device is not spread.
     if not sharding.spec or sharding.spec[0] is None or sharding.mesh.size == 1:
         return None
     return Mesh(np.array(list(sharding.mesh.devices.flat)), (AXIS,))  # pyright: ignore

@@ -111,6 +111,7 @@ def panels(
         for line in title.splitlines()
         for broken in textwrap.wrap(line, int(width / _CHARACTER))
     ]
+    # The title comes on top, so that panels keep their size.
     figure.set_figheight(figure.get_figheight() + _LINE * len(lines))
     figure.suptitle("\n".join(lines), fontsize="medium")
     figure.savefig(path, dpi=130)
@@ -183,13 +184,13 @@ def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
         for name, values in solution.history._asdict().items()
     }
     # Of proximal steps the history has the norm without the regularizer.
-    whole = "gradient_norm" in history
-    norms = history["gradient_norm" if whole else "data_gradient_norm"]
+    regularized = "gradient_norm" in history
+    norms = history["gradient_norm" if regularized else "data_gradient_norm"]
     runs = len(norms)
     title += f"\nmedian and middle 80 % of {runs} runs" if runs > 1 else ""
     columns = 2 + ("multiplier" in history)
     with panels(path, 1, columns, title, size=(4.5, 3.8), legend="inside") as ((first, *rest),):
-        label = "noisy gradient norm" + ", without the regularizer" * (not whole)
+        label = "noisy gradient norm" + ", without the regularizer" * (not regularized)
         _median(first, norms, BLUE, label)
         _certificate(first, solution.certificate, steps)
         first.set(
@@ -234,11 +235,11 @@ def _common_legend(figure: Any, where: Literal["below", "right"]) -> None:
     )  # fmt: skip
 
 
-def _entries(every: Iterable[Any]) -> dict[str, Any]:
+def _entries(panels: Iterable[Any]) -> dict[str, Any]:
     """The legend's handles by their labels; those of curves that no panel shows say so."""
     handles: dict[str, Any] = {}
     seen: set[str] = set()
-    for axes in every:
+    for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
             if _shows(axes, handle):
@@ -256,6 +257,7 @@ def _shows(axes: Any, handle: Any) -> bool:
 
 
 def _median(axes: Any, values: np.ndarray, color: str, label: str, linestyle: str = "-") -> None:
+    # Runs may end at different steps; what is not there is NaN.
     ends = np.nanquantile(values, [0.1, 0.9], axis=0)
     step = np.arange(1, values.shape[1] + 1)
     band(axes, step, np.nanmedian(values, axis=0), ends, color, label=label, linestyle=linestyle)

@@ -5,6 +5,7 @@ import functools
 import gc
 import pickle
 import sys
+from unittest import mock
 
 import joblib
 import numpy as np
@@ -24,6 +25,7 @@ from dpjax.estimators import (
     DPLinearRegression,
     DPLogisticRegression,
     DPRobustRegression,
+    arrays,
     base,
     rows,
 )
@@ -61,18 +63,20 @@ class OneShape:
 class ReadsLabels(OneShape, DPLogisticRegression):
     """Takes the labels from the data, which the checks cannot declare: NOT PRIVATE."""
 
-    def _declared_classes(self, y):
-        found = np.unique(y)
-        return (0.0, 1.0) if found.dtype.kind == "f" else found
+    def _encode(self, y):
+        found = np.unique(arrays.labels(y).cells)
+        with mock.patch.object(self, "classes", (0.0, 1.0) if found.dtype.kind == "f" else found):
+            return super()._encode(y)
 
 
 class ReadsRange(OneShape, DPLinearRegression):
     """Takes the range from the data, which the checks cannot declare: NOT PRIVATE."""
 
-    def _range(self, y):
-        y = np.real(np.asarray(y)).astype(float)
-        finite = np.append(y[np.isfinite(y)], 0.0)
-        return finite.min(), finite.max() + 1e-3
+    def _encode(self, y):
+        real = np.real(np.asarray(y)).astype(float)
+        finite = np.append(real[np.isfinite(real)], 0.0)
+        with mock.patch.object(self, "target_bounds", (finite.min(), finite.max() + 1e-3)):
+            return super()._encode(y)
 
 
 def the_checks():
@@ -519,13 +523,20 @@ def regression(**more):
     return DPLinearRegression(**{"epsilon": 100.0} | given | more)
 
 
+@pytest.mark.parametrize("estimator", [DPLinearRegression, DPRobustRegression])
+def test_the_guarantee_of_a_regression_names_labels_in_their_own_units(estimator):
+    x, y = numbers()
+    model = estimator(target_bounds=(0, 5), bounds=(-10, 10), random_state=0).fit(x, y)
+    assert "Accepted labels: numbers from 0 to 5; a record with any other" in model.guarantee_
+
+
 def test_a_regression_is_linear_in_the_units_of_its_features():
     x, y = numbers()
     model = regression(random_state=4).fit(x, y)
     np.testing.assert_allclose(model.coef_, [3, -2], atol=0.1)
     np.testing.assert_allclose(model.predict(x), x @ model.coef_ + model.intercept_, rtol=1e-5)
     assert model.score(x, y) > 0.95
-    assert "numbers from -1 to 1" in model.guarantee_
+    assert "numbers from 0 to 100" in model.guarantee_
     by_norm = regression(bounds=None, data_norm=30.0).fit(x, y)
     np.testing.assert_allclose(
         by_norm.predict(x), x @ by_norm.coef_ + by_norm.intercept_, rtol=1e-5

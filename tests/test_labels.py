@@ -310,6 +310,8 @@ def test_a_dtype_that_cannot_hold_the_labels_is_refused(y, dataset, spends_nothi
             train(algorithm, data, key=dpjax.random_key())
 
 
+# Two steps on 60 toy records, whose noise may hide them: about words alone.
+@pytest.mark.filterwarnings("ignore:the noisy gradients cannot be told:RuntimeWarning")
 def test_the_guarantee_says_which_labels_count():
     algorithm, data = trained(np.tile(np.float32([0, 1]), 30))
     text = dpjax.solve(algorithm, data, seed=0).guarantee()

@@ -496,5 +496,6 @@ def test_files_that_cannot_stay_on_disk_are_refused(tmp_path, name, write, messa
     path = tmp_path / name
     write(path)
     label = None if name.endswith("npz") else "l"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as refused:
         dpjax.datasets.load(path, label=label, bounds={"a": [0, 1]}, memory_limit=1_000)
+    assert f"{path.stat().st_size:,}" not in str(refused.value)  # of a CSV it tells n

@@ -1,4 +1,4 @@
-"""The command line: ``dpjax run``, ``dpjax calibrate``, ``dpjax data``, ``dpjax ledger``."""
+"""The command line, ``dpjax``; ``main.COMMANDS`` lists its commands."""
 
 from dpjax.cli.main import main
 

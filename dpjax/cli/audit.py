@@ -64,26 +64,26 @@ def command(arguments: argparse.Namespace) -> int:
         # It imports what no other command needs.
         programs = importlib.import_module("dpjax.cli.programs")
         return programs.command(arguments.programs, arguments.devices)
-    auditing = dpjax.auditing
     if arguments.all == (arguments.name is not None):
-        raise ValueError(f"name one audit, or pass --all: {', '.join(auditing.AUDITS)}.")
+        raise ValueError(f"name one audit, or pass --all: {', '.join(dpjax.auditing.AUDITS)}.")
     if arguments.seed is not None and not 0 <= arguments.seed < 2**32:
         raise ValueError(f"--seed must be from 0 to 2^32 - 1, got {arguments.seed}.")
-    names = list(auditing.AUDITS) if arguments.all else [arguments.name]
+    names = list(dpjax.auditing.AUDITS) if arguments.all else [arguments.name]
     for name in names:
-        auditing.plan(name, arguments.runs, arguments.quick)
+        dpjax.auditing.plan(name, arguments.runs, arguments.quick)
     options.check(arguments)
     key = dpjax.random_key() if arguments.seed is None else jax.random.key(arguments.seed)
-    begin, found = time.perf_counter(), []
+    begin, results = time.perf_counter(), []
     print(_HEADER)
     with Bar(arguments.name or "audits", len(names), shown=True, keep=False) as bar:
         for some in _results(arguments, names, key, bar):
             if some:
                 with bar.away():
                     print(*map(_line, some), sep="\n", flush=True)
-            found += some
-    found.sort(key=lambda one: names.index(one.name))
-    return _close(arguments, found, time.perf_counter() - begin)
+            results += some
+    # Several run at once and end in any order.
+    results.sort(key=lambda result: names.index(result.name))
+    return _close(arguments, results, time.perf_counter() - begin)
 
 
 def _results(
@@ -96,8 +96,8 @@ def _results(
             yield some
         return
     total = dpjax.auditing.plan(names[0], **how)[0]
-    own = jax.random.fold_in(key, 0)
-    yield (dpjax.auditing.audit(names[0], key=own, **how, progress=_mover(bar, total)),)
+    audit_key = jax.random.fold_in(key, 0)
+    yield (dpjax.auditing.audit(names[0], key=audit_key, **how, progress=_mover(bar, total)),)
 
 
 def _mover(bar: Bar, total: int) -> Callable[[int], None]:
@@ -118,39 +118,40 @@ _HEADER = (
 )
 
 
-def _line(one: "dpjax.auditing.Audit") -> str:
-    gate = "-" if one.gate is None else f"{one.gate:.2f}"
+def _line(result: "dpjax.auditing.Audit") -> str:
+    gate = "-" if result.gate is None else f"{result.gate:.2f}"
     attacked = ", ".join(
         f"{name} {most} in {place}"
-        for place, asked in one.attacked.items()
-        for name, most in asked.items()
+        for place, queries in result.attacked.items()
+        for name, most in queries.items()
         if most
     )
     attacked = f"\n  attacked: {attacked}" if attacked else ""
     return (
-        f"{one.name:30} {one.relation:18} {one.runs:>9,} {one.measure:>8} {one.claimed:>8.3f} "
-        f"{one.audited:>8.3f} {one.ratio:>6.3f} {gate:>5} {one.assumption_free:>8.3f} "
-        f"{one.seconds:>8.1f}{'' if one.passed else f'  {one.outcome.upper()}'}{attacked}"
+        f"{result.name:30} {result.relation:18} {result.runs:>9,} {result.measure:>8} "
+        f"{result.claimed:>8.3f} {result.audited:>8.3f} {result.ratio:>6.3f} {gate:>5} "
+        f"{result.assumption_free:>8.3f} {result.seconds:>8.1f}"
+        f"{'' if result.passed else f'  {result.outcome.upper()}'}{attacked}"
     )
 
 
 def _close(
-    arguments: argparse.Namespace, found: list["dpjax.auditing.Audit"], seconds: float
+    arguments: argparse.Namespace, results: list["dpjax.auditing.Audit"], seconds: float
 ) -> int:
-    failed = [one for one in found if not one.passed]
-    deltas = sorted({f"epsilon at delta {one.delta:g}" for one in found if one.epsilon})
+    failed = [result for result in results if not result.passed]
+    deltas = sorted({f"epsilon at delta {result.delta:g}" for result in results if result.epsilon})
     deltas += ["delta(0): delta at epsilon 0, for noise in a ball"] * any(
-        one.measure != "epsilon" for one in found
+        result.measure != "epsilon" for result in results
     )
     print(
         f"\n{'; '.join(deltas)}; audited: lower bound at 99.9 % confidence; "
-        f"{len(found) - len(failed)} of {len(found)} passed in {seconds:.0f} s"
+        f"{len(results) - len(failed)} of {len(results)} passed in {seconds:.0f} s"
     )
-    for one in failed:
-        print(one.verdict)
+    for result in failed:
+        print(result.verdict)
     if arguments.json:
         content = {
-            "audits": [one.to_json() for one in found],
+            "audits": [result.to_json() for result in results],
             "passed": not failed,
             "seed": arguments.seed,
             "seconds": seconds,
@@ -158,6 +159,6 @@ def _close(
         report.write_json(arguments.json, content)
         print(f"wrote {arguments.json}")
     if arguments.plot:
-        dpjax.auditing.plot_audits(found, arguments.plot)
+        dpjax.auditing.plot_audits(results, arguments.plot)
         print(f"wrote {arguments.plot}")
     return 1 if failed else 0

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import textwrap
 
+import dpjax
 from dpjax.accounting import epsilon
 from dpjax.cli import options, problem, report
 from dpjax.cli.parser import Parser
@@ -28,24 +29,25 @@ def add_options(parser: Parser) -> None:
         "Compute the noise for a budget, and recompute epsilon from it. Only the shape of the data "
         "is used; with --data-size and --dimension the data are not read.",
         _EXAMPLES,
-        options.listed(options.algorithms()),
+        options.listed(dpjax.ALGORITHMS),
     )
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Prints the calibration and returns 0."""
-    given = arguments.data_size is not None, arguments.dimension is not None
-    if arguments.data is None and any(given) and not all(given):
-        one, other = ("--data-size", "--dimension")[:: 1 if given[0] else -1]
+    declared = arguments.data_size is not None, arguments.dimension is not None
+    # One number of a shape, and the other from data that nobody named, would be no answer.
+    if arguments.data is None and any(declared) and not all(declared):
+        flag, other = ("--data-size", "--dimension")[:: 1 if declared[0] else -1]
         raise ValueError(
-            f"{one} alone does not give the shape of the data: add {other}, or name the data with "
+            f"{flag} alone does not give the shape of the data: add {other}, or name the data with "
             "--data."
         )
-    if arguments.data is None and not any(given):
+    if arguments.data is None and not any(declared):
         arguments.data = "randhie"
     options.check(arguments)
     unit, objective = "row", problem.objective(arguments)
-    if all(given):
+    if all(declared):
         n, dimension = arguments.data_size, arguments.dimension
     else:
         data = problem.load(arguments)

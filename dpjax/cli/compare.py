@@ -4,6 +4,7 @@ import argparse
 import sys
 import time
 
+import dpjax
 from dpjax import comparison
 from dpjax.cli import options, problem, report
 from dpjax.cli.parser import Parser
@@ -42,7 +43,7 @@ _OPTIONS: options.Options = {
 def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
     options.add(parser, _OPTIONS, options.DATA, options.OBJECTIVE, options.DELTA, options.TABLE)
-    names = [name for name in options.algorithms() if name not in options.taking("domain")]
+    names = [name for name in dpjax.ALGORITHMS if name not in options.taking("domain")]
     parser.describe(
         command,
         "Train algorithms with their defaults at several epsilons, and write a CSV, a picture and "
@@ -73,6 +74,7 @@ def command(arguments: argparse.Namespace) -> int:
         relation=arguments.relation,
         seeds=arguments.seeds,
     )
+    # Before anything exact is printed.
     print(_WARNING, file=sys.stderr, flush=True)
     results = run(compared, arguments.out)
     rows = results.summary()
@@ -99,6 +101,7 @@ def run(compared: comparison.Comparison, folder: str) -> comparison.Results:
         try:
             results = compared.run(folder, lambda what, more: bar.advance(more, what))
         except KeyboardInterrupt:
+            # Results are kept as they are computed.
             words = "interrupted; run the same command again to continue."
             raise KeyboardInterrupt(words) from None
     for path in compared.paths(folder):
@@ -108,11 +111,7 @@ def run(compared: comparison.Comparison, folder: str) -> comparison.Results:
 
 
 def numbers(text: str) -> list[float]:
-    """Returns the numbers that a list names.
-
-    >>> numbers("0.5, 1,2")
-    [0.5, 1.0, 2.0]
-    """
+    """Returns the numbers that a list names."""
     try:
         return [float(word) for word in text.split(",")]
     except ValueError:

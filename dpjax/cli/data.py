@@ -60,17 +60,17 @@ def add_options(parser: Parser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Prints the table of data sets, or what is known of one; returns 1 if a check finds fault."""
-    asked = [one for one in ("check", "template", "write") if getattr(arguments, one)]
-    if asked and arguments.name is None:
-        raise ValueError(f"--{asked[0]} needs the name of a file.")
-    if len(asked) > 1:
-        raise ValueError(f"--{asked[0]} and --{asked[1]} are two commands: leave one out.")
+    actions = [action for action in ("check", "template", "write") if getattr(arguments, action)]
+    if actions and arguments.name is None:
+        raise ValueError(f"--{actions[0]} needs the name of a file.")
+    if len(actions) > 1:
+        raise ValueError(f"--{actions[0]} and --{actions[1]} are two commands: leave one out.")
     if arguments.out and not arguments.template:
         raise ValueError("--out is for --template: it names the schema to write.")
     for flag in () if arguments.write else (*options.UNIT, *options.MEMORY):
         if getattr(arguments, options.destination(flag, {})) is not None:
             raise ValueError(f"{flag} is for --write, which names the file of scaled rows.")
-    if asked:
+    if actions:
         _check_name(arguments.name)
     if arguments.write:
         return _write(arguments)
@@ -93,8 +93,8 @@ def command(arguments: argparse.Namespace) -> int:
     infos = dpjax.datasets.describe()
     if arguments.name is None:
         for info in infos:
-            here = "here" if info.available else "not here"
-            print(f"{info.name:12} {info.rows:>8,} x {info.features:<3} {here:9} {info.task}")
+            where = "here" if info.available else "not here"
+            print(f"{info.name:12} {info.rows:>8,} x {info.features:<3} {where:9} {info.task}")
         print(
             "\n`dpjax data NAME` shows details. For a table of your own, a CSV, NPZ, NPY or "
             "Parquet file,\nbegin a schema: `dpjax data FILE --template --out schema.toml`."
@@ -138,11 +138,13 @@ def _template(arguments: argparse.Namespace) -> int:
         if getattr(arguments, option):
             raise ValueError(f"--{option} does not go with --template: leave it out.")
     text = dpjax.datasets.template(arguments.name, arguments.label)
+    # The owner sees it here, before a schema is built on lines that are no records.
     flagged = problem.flag_quotes(arguments.name, None)
     if not arguments.out:
         print(text, end="")
         return flagged
     try:
+        # Never over a schema that was filled in.
         with open(arguments.out, "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
@@ -165,6 +167,7 @@ def _next(arguments: argparse.Namespace, report: dpjax.datasets.CheckReport) -> 
         run = ["run", "--data", arguments.name, "--schema", arguments.schema, "--save", "model"]
         again = _checked(arguments.name, arguments.schema)
         return f"next: {shlex.join(['dpjax', *(again if report.exact_problems else run)])}"
+    # A named data set has its declarations.
     is_file = is_table_path(arguments.name)
     if report.exact_problems:
         unknown = classes is None or report.exact_other_labels
@@ -176,11 +179,11 @@ def _next(arguments: argparse.Namespace, report: dpjax.datasets.CheckReport) -> 
     else:
         start, end = ["dpjax", "run", "--data", arguments.name], ["--save", "model"]
     options = {"--label": label, "--classes": classes, "--bounds": bounds}
-    given = ["--intercept"] * arguments.intercept
+    declared = ["--intercept"] * arguments.intercept
     for name, value in options.items():
         if value:  # one word where the value would be taken for an option
-            given += [f"{name}={value}"] if value.startswith("-") else [name, value]
-    return f"next: {shlex.join([*start, *given, *end])}"
+            declared += [f"{name}={value}"] if value.startswith("-") else [name, value]
+    return f"next: {shlex.join([*start, *declared, *end])}"
 
 
 def _joined(classes: tuple[str, ...]) -> str:

@@ -80,8 +80,8 @@ def show(arguments: argparse.Namespace) -> int:
         after += f", after {entry.parent}" if entry.parent else ""
         what = f"outside: {printable(entry.outside)}" if entry.outside else entry.run_id
         print(f"{what}  on {entry.label!r}{after}")
-        share = "planned" if entry.plan else f"{100 * entry.cost:.3g} % of the budget"
-        print(f"  {share}, started {entry.started}, {ended}")
+        cost = "planned" if entry.plan else f"{100 * entry.cost:.3g} % of the budget"
+        print(f"  {cost}, started {entry.started}, {ended}")
     print("\n".join(_budget_lines(ledger)))
     return 0
 

@@ -45,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         arguments = root.parse_args(words)
         status = arguments.command(arguments)
+        # Here, so that a reader that has ended is noticed while it can be reported.
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _NO_READER
     except (ValueError, ImportError, OSError) as error:
+        # Not at the top, as it imports JAX, which the overview does without.
         said = importlib.import_module("dpjax.display.cards").printable(str(error))
         print(f"dpjax: {said}", file=sys.stderr)
         return 2

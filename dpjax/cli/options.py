@@ -12,7 +12,6 @@ from typing import Any
 
 import dpjax
 from dpjax.accounting import RELATIONS
-from dpjax.algorithms import Algorithm
 from dpjax.reporting.page import check_path
 
 Options = Mapping[str, dict[str, Any]]
@@ -41,19 +40,14 @@ class Operand(Input):
     """Such a path that is named without a flag."""
 
 
-def algorithms() -> dict[str, Callable[..., Algorithm]]:
-    """Returns the factories of all algorithms that a command can run, by name."""
-    return dpjax.ALGORITHMS
-
-
 def taking(parameter: str) -> list[str]:
     """Returns the names of the algorithms whose factories have this parameter.
 
     >>> taking("domain")
     ['dp-accmd']
     """
-    every = algorithms().items()
-    return [name for name, factory in every if parameter in signature(factory).parameters]
+    factories = dpjax.ALGORITHMS.items()
+    return [name for name, factory in factories if parameter in signature(factory).parameters]
 
 
 def listed(names: Iterable[str]) -> str:
@@ -262,27 +256,29 @@ def check(arguments: argparse.Namespace) -> None:
         share, or one that would overwrite what the command reads.
       ImportError: for a plot without matplotlib.
     """
-    every = vars(arguments)
-    if every.get("part") and not every.get("ledger"):
+    values = vars(arguments)
+    if values.get("part") and not values.get("ledger"):
         raise ValueError("--part is a part that a ledger declares: give --ledger FILE too.")
     taken = {
+        # A link may name the same file.
         os.path.realpath(path): name.upper() if isinstance(path, Operand) else f"--{name}"
-        for name, path in every.items()
+        for name, path in values.items()
         if isinstance(path, Input) and os.path.exists(path)
     }
-    for name, path in every.items():
+    for name, path in values.items():
         if isinstance(path, Output | Folder) and path:
             _check_writable(f"--{name} {path} cannot be written", path)
         if isinstance(path, Output) and path:
-            own = os.path.realpath(path)
-            if own in taken:
+            target = os.path.realpath(path)
+            if target in taken:
                 raise ValueError(
-                    f"--{name} and {taken[own]} both name {path}; choose another file."
+                    f"--{name} and {taken[target]} both name {path}; choose another file."
                 )
-            taken[own] = f"--{name}"
-    if every.get("plot"):
+            taken[target] = f"--{name}"
+    # Before the budget is spent, and not when the picture is drawn.
+    if values.get("plot"):
         dpjax.plotting.check_path(arguments.plot)
-    if every.get("report"):
+    if values.get("report"):
         check_path(arguments.report)
 
 
@@ -299,6 +295,7 @@ def _check_writable(refused: str, path: Output | Folder) -> None:
     if not os.path.isdir(folder):
         raise ValueError(f"{refused}: its folder does not exist.")
     try:
+        # ``os.access`` knows neither full disks nor file systems that are read-only.
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -312,6 +309,7 @@ def write(*outputs: tuple[str | None, Callable[[str], object]]) -> int:
     it cannot be written at its path, it is kept among temporary files.
     """
     status = 0
+    # All are tried: what one of them lacks is no reason to lose the others.
     for number, (path, writer) in enumerate(outputs):
         if not path:
             continue
@@ -322,7 +320,7 @@ def write(*outputs: tuple[str | None, Callable[[str], object]]) -> int:
             status = 2
             print(f"dpjax: {path} could not be written: {error}", file=sys.stderr)
             if number == 0:
-                kept = os.path.join(tempfile.gettempdir(), f"dpjax-{secrets.token_hex(8)}")
-                writer(kept)
-                print(f"dpjax: it is kept as {kept}", file=sys.stderr)
+                rescued = os.path.join(tempfile.gettempdir(), f"dpjax-{secrets.token_hex(8)}")
+                writer(rescued)
+                print(f"dpjax: it is kept as {rescued}", file=sys.stderr)
     return status

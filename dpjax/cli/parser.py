@@ -42,11 +42,12 @@ class Parser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         """As the base class; an unknown option is an error that suggests the nearest one."""
-        found, rest = super().parse_known_args(args, namespace)
+        arguments, rest = super().parse_known_args(args, namespace)
+        # argparse would report a missing command or value first.
         unknown = [word for word in rest if word.startswith("-")]
         if unknown:
             self.error(f"unknown option {unknown[0]}{self._suggestion(unknown[0])}")
-        return found, rest
+        return arguments, rest
 
     def _suggestion(self, word: str) -> str:
         word = word.partition("=")[0].casefold().replace("_", "-")

@@ -63,6 +63,7 @@ def command(arguments: argparse.Namespace) -> int:
     chances = arguments.probabilities
     table = predict_table(model, arguments.data, probabilities=chances)
     header = ["prediction", *(f"probability_{name}" for name in model.class_names if chances)]
+    # A cell may hold what changes the rest of a terminal; a file gets it as it is.
     shown = printable if arguments.out is None and sys.stdout.isatty() else str
     with _writing(arguments.out) as file:
         lines = csv.writer(file, lineterminator="\n")
@@ -98,6 +99,7 @@ def _cells(block: PredictedRows, width: int) -> Iterator[list[str]]:
 def _text(cell: Any) -> str:
     """A cell that a spreadsheet shows as it is: one that it would run gets an apostrophe."""
     text = f"{cell:.10g}" if isinstance(cell, float) else str(cell)
+    # A lone sign runs nothing, and a negative number is one.
     runs = len(text) > 1 and text.startswith(_FORMULAS) and not _is_number(text)
     return f"'{text}" if runs else text
 

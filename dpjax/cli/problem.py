@@ -23,14 +23,12 @@ from dpjax.driver import root_key
 
 
 class Setting(NamedTuple):
-    """A configured algorithm and the names of what it was configured for."""
+    """A configured algorithm, its budget, its name on the command line, and the declared n."""
 
     algorithm: Algorithm
     budget: dpjax.PrivacyBudget
     name: str
-    objective: str
     data_size: int
-    dimension: int
 
 
 def load(arguments: argparse.Namespace, name: str | None = None) -> dpjax.Dataset:
@@ -42,22 +40,18 @@ def load(arguments: argparse.Namespace, name: str | None = None) -> dpjax.Datase
 
 
 def memory(text: str | None) -> int | None:
-    """Returns the number of bytes that ``text`` says.
-
-    >>> memory("1.5GB"), memory("200 MB"), memory("4096")
-    (1500000000, 200000000, 4096)
-    """
+    """Returns the number of bytes that ``text`` says."""
     if text is None:
         return None
     words = text.strip().upper().removesuffix("B").strip()
     unit = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}.get(words[-1:], 1)
     try:
-        found = round(float(words.rstrip("KMGT")) * unit)
+        size = round(float(words.rstrip("KMGT")) * unit)
     except (ValueError, OverflowError):
-        found = 0
-    if found < 1:
+        size = 0
+    if size < 1:
         raise ValueError(f"--memory-limit must be a size such as 500MB or 2GB, got {text!r}.")
-    return found
+    return size
 
 
 def classes(text: str | None) -> list[Label] | None:
@@ -107,8 +101,8 @@ def say_labels(
         return
     words = ["dpjax", "data", arguments.data, "--check"]
     for option in ("schema", "label", "classes", "bounds"):
-        if (given := getattr(arguments, option)) is not None:
-            words.append(f"--{option}={given}")
+        if (value := getattr(arguments, option)) is not None:
+            words.append(f"--{option}={value}")
     said = f"the data's owner can see by {shlex.join(words)}"
     if getattr(arguments, "unit", None):
         said = f"with a schema, `dpjax data {arguments.data} --template`, its owner can see"
@@ -125,13 +119,16 @@ def objective(arguments: argparse.Namespace) -> dpjax.Objective:
       ValueError: for an unknown name, a regularization it has no use for or lacks, or a schema that
         is not valid.
     """
+    # ``compare`` has no such option.
     unit, labels = getattr(arguments, "unit", None), classes(arguments.classes)
     count = 2 if labels is None else len(labels)
     if arguments.schema is not None:
         schema = dpjax.datasets.Schema.read(arguments.schema)
         unit, held = schema.unit, schema.label.classes
+        # Of a number there are no classes.
         count = 0 if held is None else len(held)
     elif arguments.data in SPECS:
+        # What is published of a named set takes the place of declarations.
         count = SPECS[arguments.data].classes
     elif is_scaled(arguments.data):
         unit, held = declared_in(arguments.data)
@@ -149,8 +146,8 @@ def _of_rows(arguments: argparse.Namespace, count: int) -> dpjax.Objective:
     """The objective of rows with so many classes, 0 where labels are numbers."""
     objectives = dpjax.objectives.OBJECTIVES | {"softmax": dpjax.objectives.softmax}
     chosen = objectives[_validate.choice("objective", arguments.objective, objectives)]
-    given = {"classes": count} if chosen is dpjax.objectives.softmax else {}
-    factory: Callable[..., dpjax.Objective] = functools.partial(chosen, **given)
+    required = {"classes": count} if chosen is dpjax.objectives.softmax else {}
+    factory: Callable[..., dpjax.Objective] = functools.partial(chosen, **required)
     strength = arguments.regularization
     if strength is None and chosen is dpjax.objectives.welsch:
         strength = dpjax.objectives.welsch_regularization(arguments.data)
@@ -169,7 +166,7 @@ def configure(
     """Returns the algorithm for n records and ``dimension`` parameters."""
     name, budget, size = declared(arguments, n)
     make = functools.partial(
-        options.algorithms()[name],
+        dpjax.ALGORITHMS[name],
         objective,
         data_size=size,
         dimension=dimension,
@@ -180,7 +177,7 @@ def configure(
         make = functools.partial(dpjax.with_accuracy, make, epsilon=arguments.estimate)
     if arguments.count is not None:
         make = functools.partial(dpjax.with_count, make, share=arguments.count)
-    return Setting(make(budget), budget, name, arguments.objective, size, dimension)
+    return Setting(make(budget), budget, name, size)
 
 
 def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyBudget, int]:
@@ -189,10 +186,11 @@ def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyB
     Raises:
       ValueError: for an unknown name, or what is not declared where n is private.
     """
-    factories = options.algorithms()
+    factories = dpjax.ALGORITHMS
     if arguments.algorithm in dpjax.algorithms.ALL.keys() - factories.keys():
         function = dpjax.algorithms.ALL[arguments.algorithm].factory.__name__
         raise ValueError(f"{arguments.algorithm} runs in Python alone: dpjax.{function}.")
+    # The name in Python is taken too, as a hint: dp_trust_region is dp-tr.
     functions = {factory.__name__: name for name, factory in factories.items()}
     name = _validate.choice("algorithm", arguments.algorithm, factories, functions)
     delta, size = arguments.delta, arguments.data_size
@@ -213,6 +211,7 @@ def check_spending(arguments: argparse.Namespace, event: Event | None) -> None:
     The event is None where the training goes on and spends nothing more.
     """
     if arguments.seed is not None:
+        # Raises for one that is none.
         root_key(None, arguments.seed)
     if arguments.ledger and event is not None:
         dpjax.Ledger.read(arguments.ledger).of(arguments.part).check(event)
@@ -225,12 +224,13 @@ def maker(
 
     What ``arguments`` set is the same in every training; of the data the number of features counts.
     """
-    factory, fixed = options.algorithms()[name], _settings(arguments, name)
+    factory, fixed = dpjax.ALGORITHMS[name], _settings(arguments, name)
 
     def make(budget: dpjax.PrivacyBudget, **setting: Any) -> Algorithm:
-        own = argparse.Namespace(**vars(arguments))
-        own.regularization = setting.pop("regularization", arguments.regularization)
-        loss = objective(own)
+        # Of the objective, not of the factory; a copy, as each training has another.
+        changed = argparse.Namespace(**vars(arguments))
+        changed.regularization = setting.pop("regularization", arguments.regularization)
+        loss = objective(changed)
         return factory(
             loss,
             budget,
@@ -259,8 +259,8 @@ def grid(words: list[str] | None, name: str) -> dict[str, list[Any]]:
     """
     if words is None:
         return dpjax.tuning.default_settings(dpjax.algorithms.ALL[name].grid, name)
-    takes = [*inspect.signature(options.algorithms()[name]).parameters, "regularization"]
-    found: dict[str, list[Any]] = {}
+    takes = [*inspect.signature(dpjax.ALGORITHMS[name]).parameters, "regularization"]
+    settings: dict[str, list[Any]] = {}
     for word in words:
         option, equals, values = word.partition("=")
         option = option.strip().replace("_", "-")
@@ -271,12 +271,12 @@ def grid(words: list[str] | None, name: str) -> dict[str, list[Any]]:
         how = options.SETTINGS.get(f"--{option}", {})
         parameter = options.destination(option, how)
         parameter = _validate.choice(f"setting of {name}", parameter, takes)
-        if parameter in found:
+        if parameter in settings:
             raise ValueError(
                 f"--grid names {option.replace('-', '_')} twice; give all its values at once."
             )
-        found[parameter] = [_value(text.strip()) for text in values.split(",")]
-    return found
+        settings[parameter] = [_value(text.strip()) for text in values.split(",")]
+    return settings
 
 
 def _value(text: str) -> Any:
@@ -288,12 +288,13 @@ def _value(text: str) -> Any:
 
 def _settings(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     """Returns what the arguments set, by the names that the factory of ``name`` has for it."""
-    found = {}
+    settings = {}
     for flag, how in options.SETTINGS.items():
         parameter = options.destination(flag, how)
         value: Any = getattr(arguments, parameter)
         if value is None:
             continue
+        # A setting that an algorithm ignores would seem to be in force.
         names = options.taking(parameter)
         if name not in names:
             raise ValueError(
@@ -304,16 +305,12 @@ def _settings(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
             value = ball(value)
         elif isinstance(value, float):
             _validate.positive(flag, value)
-        found[parameter] = value
-    return found
+        settings[parameter] = value
+    return settings
 
 
 def ball(text: str) -> dpjax.objectives.L1Ball | dpjax.objectives.L2Ball:
-    """Returns the ball that ``text`` names.
-
-    >>> ball("l1:2.5")
-    L1Ball(radius=2.5)
-    """
+    """Returns the ball that ``text`` names."""
     shape, colon, radius = text.partition(":")
     if not colon:
         raise ValueError(f"domain must be l1:RADIUS or l2:RADIUS, such as l1:10, got {text!r}.")

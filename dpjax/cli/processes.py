@@ -45,8 +45,8 @@ def asked_for(arguments: argparse.Namespace) -> bool:
     Raises:
       ValueError: for some of the options that go together.
     """
-    given = [arguments.coordinator, arguments.processes, arguments.process]
-    missing = [value is None for value in given]
+    place = [arguments.coordinator, arguments.processes, arguments.process]
+    missing = [value is None for value in place]
     if any(missing) and not all(missing):
         raise ValueError("--coordinator, --processes and --process go together; give all three.")
     if not all(missing) and not 0 <= arguments.process < arguments.processes:
@@ -62,6 +62,7 @@ def together(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
     Where one does not join in time, or is lost later, JAX aborts the others within a minute.
     """
     sys.stdout.flush()
+    # A second descriptor of standard output, for the first process alone.
     printed = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where Gloo prints
     try:
@@ -71,6 +72,7 @@ def together(arguments: argparse.Namespace, work: Callable[[], int]) -> int:
         if distributed.leads():
             sys.stdout = printed
         return work()
+    # JAX aborts where it notices first; this is where our own call fails first.
     except ProcessLost:
         _leave(1, _LOST)
     except (ValueError, ImportError, OSError) as error:

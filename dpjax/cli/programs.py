@@ -90,6 +90,7 @@ def _asked(module: str, name: str, call: Callable[[], Any]) -> Program:
     """Returns the training that ``call`` would run by the function of that name."""
 
     def stop(algorithm: Any, data: Any, *, params: Any = None, **_: Any) -> Any:
+        # The training is caught where it would begin: nothing is run for it.
         raise LookupError(algorithm, data, params)
 
     with mock.patch.object(importlib.import_module(module), name, stop):
@@ -221,8 +222,10 @@ def held(traced: Any, platform: str) -> Lowered:
     products = [
         line
         for line in re.findall(r"stablehlo\.(?:dot|dot_general|convolution)\b.*", module)
+        # Integers multiply exactly, and float64 has digits enough.
         if re.search(r"[x<](f32|bf16|f16|f8\w+)>", line) and "HIGHEST" not in line
     ]
+    # The mark of a user's products, see ``_of_user``.
     losses = sum("HIGH" in line for line in products)
     float64 = len(re.findall(r"tensor<[^>]*f64>", module))
     calls = tuple(sorted(set(re.findall(r"custom_call @(\w+)", module))))
@@ -245,6 +248,7 @@ def check(name: str, make: Callable[[], Program]) -> tuple[int, list[Lowered | N
             try:
                 found.append(held(traced, platform))
             except ValueError as error:
+                # What dpjax itself refuses on a TPU, and no other error.
                 if "needs float64" not in str(error) and not callbacks:
                     raise
                 found.append(None)
@@ -264,7 +268,9 @@ def command(names: Sequence[str], devices: bool) -> int:
     if unknown := set(names) - set(known):
         raise ValueError(f"--programs knows no {min(unknown)!r}, but {', '.join(known)}.")
     if has_compiler := importlib.util.find_spec("libtpu") is not None:
+        # Before JAX looks for devices, which it does once.
         os.environ |= _COMPILER
+        # The compiler is there, but no TPU to be initialized.
         jax.config.update("jax_platforms", "cpu")
     else:
         print("libtpu is not installed: nothing is compiled for TPU, only lowered "
@@ -331,6 +337,7 @@ def _shared(name: str) -> list[str]:
     sums = re.findall(r"= (.*) all-reduce(?:-start)?\(", text)
     others = len(re.findall(r" (?:all-gather|all-to-all|collective|reduce-scatter)\S*\(", text))
     _print([name, f"{one:.0f}", f"{each:.0f}", str(len(sums)), str(others)])
+    # Sums of integers alone are the same on any number of devices.
     kinds = set(re.findall(r"(\w+)\[", " ".join(sums)))
     return [f"{name} sends more than sums of integers"] * bool(others or kinds - {"u32", "s32"})
 

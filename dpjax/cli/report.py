@@ -16,14 +16,13 @@ from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.cli import problem
 from dpjax.cli.problem import Setting
-from dpjax.reporting.facts import ITERATES
+from dpjax.display.cards import ceil
+from dpjax.reporting.facts import ITERATES, certificate_fields
 from dpjax.results import guarantee
 from dpjax.results.answers import ANSWERS, ENDS, line
 from dpjax.results.remarks import remarks
 
 EXACT = ("exact_objective", "exact_gradient_norm", "exact_min_eigenvalue", "exact_accuracy")
-
-
 _CONFIDENCE = 0.95
 
 
@@ -58,8 +57,8 @@ def header(arguments: argparse.Namespace, setting: Setting) -> dict[str, Any]:
         "algorithm": setting.name,
         "data": arguments.data,
         "n": setting.data_size,
-        "p": setting.dimension,
-        "objective": setting.objective,
+        "p": setting.algorithm.dimension,
+        "objective": arguments.objective,
         "epsilon_budget": setting.budget.epsilon,
         "delta": setting.budget.delta,
         "relation": setting.budget.relation,
@@ -81,8 +80,12 @@ def result(
     """Returns the whole result; under ``--repeats`` every per-run field is a list."""
     event, delta = setting.algorithm.event, setting.budget.delta
     runs = arguments.repeats or 1
+    # All repeats ask the same records, so their losses add up.
     together = Event(event.releases * runs, event.relation)
     statuses = np.vectorize(lambda code: dpjax.Status(code).name.lower())
+    # Time grows with the true number of records, which this relation keeps private.
+    private = setting.budget.relation == "add_or_remove_one"
+    seconds_compile, seconds_run = (None, None) if private else seconds
     return {
         **header(arguments, setting),
         "unit": data.unit,
@@ -100,7 +103,8 @@ def result(
         "remarks": solution.remarks,
         **{field: _answer(solution, field) for field in ANSWERS},
         **_exact(arguments, setting, data, solution),
-        **_seconds(setting, seconds),
+        "seconds_compile": seconds_compile,
+        "seconds_run": seconds_run,
     }
 
 
@@ -116,19 +120,19 @@ def summary(content: dict[str, Any]) -> list[str]:
     if isinstance(content["steps"], list):
         lines.append(
             f"all {len(content['steps'])} runs together: epsilon "
-            f"{guarantee.ceil(content['epsilon_all_repeats'])} at the same delta"
+            f"{ceil(content['epsilon_all_repeats'])} at the same delta"
         )
     lines += [
         f"steps: {_each(content['steps'], str)} of {content['planned_steps']}",
         *(
             f"status {name}: {dpjax.Status[name.upper()].message}"
-            for name in _distinct(content["status"])
+            for name in sorted({*np.ravel(content["status"]).tolist()})
         ),
         *(f"warning: {remark}" for remark in sorted(set(jax.tree.leaves(content["remarks"])))),
     ]
     for field in ANSWERS:
-        if (found := content[field]) is not None:
-            lines.append(line(field, content["n"], found, _each))
+        if (answer := content[field]) is not None:
+            lines.append(line(field, content["n"], answer, _each))
     counted = content["gradient_evaluations"]
     lines.append(
         f"per-record gradients: {counted['declared']:,} planned, {counted['padded']:,} computed, "
@@ -137,7 +141,7 @@ def summary(content: dict[str, Any]) -> list[str]:
     certificate = content["certificate"]
     if certificate is not None:
         lines.append(
-            f"certificate (holds with probability {1 - _one(certificate['beta']):.0%} at "
+            f"certificate (holds with probability {1 - np.ravel(certificate['beta'])[0]:.0%} at "
             f"{ITERATES[certificate['iterate']]}, for the {certificate['scope']}):"
         )
         upper = _each(certificate["gradient_norm_upper"], _number, np.max)
@@ -156,24 +160,10 @@ def summary(content: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _seconds(setting: Setting, seconds: tuple[float, float]) -> dict[str, float | None]:
-    # Time grows with the true number of records, which this relation keeps private.
-    private = setting.budget.relation == "add_or_remove_one"
-    spent = (None, None) if private else seconds
-    return dict(zip(("seconds_compile", "seconds_run"), spent, strict=True))
-
-
 def _certificate(certificate: dpjax.Certificate | None) -> dict[str, Any] | None:
-    if certificate is None:
-        return None
-    lower = certificate.min_eigenvalue_lower
-    return {
-        "beta": np.asarray(certificate.beta, np.float64).round(7).tolist(),
-        "iterate": certificate.iterate,
-        "scope": certificate.scope,
-        "gradient_norm_upper": np.asarray(certificate.gradient_norm_upper).tolist(),
-        "min_eigenvalue_lower": None if lower is None else np.asarray(lower).tolist(),
-    }
+    if (fields := certificate_fields(certificate)) is not None:
+        fields["beta"] = np.round(fields["beta"], 7).tolist()  # float32 holds no more digits
+    return fields
 
 
 def _answer(solution: dpjax.Solution, field: str) -> dict[str, Any] | None:
@@ -194,13 +184,12 @@ def _exact(
     unknown: dict[str, Any] = dict.fromkeys(EXACT)
     if not arguments.exact:
         return unknown
-    objective, examples = (
-        setting.algorithm.objective,
-        jax.tree.map(jax.numpy.asarray, data.examples),
-    )
+    objective = setting.algorithm.objective
+    examples = jax.tree.map(jax.numpy.asarray, data.examples)
     tested = examples
     if data.present is not None:
         (x, y), present = examples
+        # An accuracy is of records, and absent ones are padding.
         tested = x[present], y[present]
     if data.test_x is not None and data.test_y is not None:
         tested = (jax.numpy.asarray(data.test_x), jax.numpy.asarray(data.test_y))
@@ -228,6 +217,7 @@ def _finite(value: Any) -> Any:
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_finite(item) for item in value]
+    # JSON has no NaN.
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
@@ -239,14 +229,6 @@ def _each(value: Any, show: Callable[[Any], str], summarize: Callable = np.mean)
     if isinstance(value[0], str):
         return ", ".join(sorted(set(value)))
     return f"{show(float(summarize(value)))} ({summarize.__name__} of {len(value)} runs)"
-
-
-def _distinct(value: Any) -> list[str]:
-    return sorted(set(value)) if isinstance(value, list) else [value]
-
-
-def _one(value: Any) -> float:
-    return value[0] if isinstance(value, list) else value
 
 
 def _number(value: float) -> str:

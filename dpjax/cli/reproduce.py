@@ -41,6 +41,7 @@ def command(arguments: argparse.Namespace) -> int:
             f"benchmarks.papers {arguments.paper}` in a checkout of dpjax{_address()}."
         )
     path = os.pathsep.join(filter(None, [str(_CHECKOUT), os.environ.get("PYTHONPATH")]))
+    # -P: a folder named benchmarks where the user stands must not hide the checkout's.
     words = ["-P", "-m", "benchmarks.papers", arguments.paper, *arguments.more]
     os.execve(sys.executable, [sys.executable, *words], os.environ | {"PYTHONPATH": path})
 

@@ -20,13 +20,7 @@ from dpjax.cli import options, problem, processes, report
 from dpjax.cli.parser import Parser
 from dpjax.datasets.csv_files import few
 from dpjax.display.cards import printable
-from dpjax.driver import (
-    check_data,
-    holds_run,
-    root_key,
-    seconds_per_step,
-    starting_point,
-)
+from dpjax.driver import check_data, holds_run, root_key, seconds_per_step, starting_point
 from dpjax.placement.processes import Team
 
 _COMPILE_EVENT = "/jax/core/compile/"
@@ -68,7 +62,7 @@ def add_options(parser: Parser) -> None:
         "Train privately. The guarantee covers all that is printed but the times; --exact adds "
         "what it does not cover.",
         _EXAMPLES,
-        options.listed(options.algorithms()),
+        options.listed(dpjax.ALGORITHMS),
     )
 
 
@@ -81,6 +75,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _work(arguments: argparse.Namespace) -> int:
     everyone = Team(jax.process_count(), jax.process_index())
+    # Files are looked at where they are written: in the first process.
     everyone.from_first(functools.partial(_check, arguments))
     objective = problem.objective(arguments)
     data = problem.load(arguments)
@@ -98,10 +93,12 @@ def _work(arguments: argparse.Namespace) -> int:
     begin = time.perf_counter()
     with _compile_seconds() as compiling:
         solution = _train(arguments, algorithm, data, everyone)
+        # JAX returns before it has computed; the time would be that of nothing.
         jax.block_until_ready(solution.params)
     if not everyone.leads:
         return 0
     passed = time.perf_counter() - begin
+    # The clocks of JAX and of this function differ a little.
     compiled = min(_covered(compiling), passed)
     seconds = (compiled, passed - compiled)
     content = report.result(arguments, setting, data, solution, seconds)
@@ -146,10 +143,10 @@ def costs(algorithm: Algorithm, data: dpjax.Dataset) -> list[str]:
     # A batch that is drawn costs the same whatever n is, and is drawn from n.
     sampled = not all(query.sampler.reads_all for query in algorithm.queries)
     rows = n if sampled else min(n, _TRIAL_ROWS)
-    one = (rows,) if data.present is None else (rows, most)
-    examples = (jnp.full((*one, p), p**-0.5, jnp.float32), jnp.ones(one))
+    leading = (rows,) if data.present is None else (rows, most)
+    examples = (jnp.full((*leading, p), p**-0.5, jnp.float32), jnp.ones(leading))
     if data.present is not None:
-        examples = examples, jnp.ones(one, bool)
+        examples = examples, jnp.ones(leading, bool)
     seconds = seconds_per_step(algorithm, examples) * n / rows * int(algorithm.steps)
     return [
         f"memory: about {resident / 2**20:,.0f} MiB of arrays, data included",
@@ -175,6 +172,7 @@ def _train(
             part=arguments.part,
         )
     root = root_key(key, seed)
+    # One program for all, so that it compiles once.
     keys = jax.random.split(root, arguments.repeats)
     return jax.vmap(lambda key: dpjax.solve(algorithm, data, key=key))(keys)
 
@@ -232,7 +230,6 @@ def _compile_seconds() -> Iterator[list[tuple[float, float]]]:
     spans: list[tuple[float, float]] = []
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
-        del kwargs
         if event.startswith(_COMPILE_EVENT):
             end = time.perf_counter()
             spans.append((end - duration_secs, end))

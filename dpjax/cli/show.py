@@ -34,6 +34,7 @@ def command(arguments: argparse.Namespace) -> int:
     """Prints what there is to say of the model, and returns 0."""
     options.check(arguments)
     facts = facts_of(dpjax.load(arguments.model))
+    # A model may come from anybody, and a name in it hold what changes a terminal.
     print(printable("\n".join(lines(facts))))
     if arguments.json:
         report.write_json(arguments.json, fields(facts))
@@ -43,16 +44,16 @@ def command(arguments: argparse.Namespace) -> int:
 
 def lines(facts: Facts) -> list[str]:
     """Returns what there is to say as lines for a person."""
-    found = [facts.warning] if facts.warning else []
-    found.append(f"model: {facts.title}, {facts.parameters:,} parameters")
-    found += [facts.claim, *_filled(facts.meaning)]
+    words = [facts.warning] if facts.warning else []
+    words.append(f"model: {facts.title}, {facts.parameters:,} parameters")
+    words += [facts.claim, *_filled(facts.meaning)]
     status = "" if facts.status is None else f": {facts.status.message}"
-    found.append(f"steps: {facts.steps:,} of {facts.description.steps:,}{status}")
-    found += facts.answer_lines
-    found += ["", "certificate:", *_filled(facts.certificate_words, "  ")]
-    found += ["", "history, first to last step:", *_history(facts)]
-    found += ["", "coefficients:", *_coefficient_lines(facts)]
-    return [*found, "", facts.guarantee]
+    words.append(f"steps: {facts.steps:,} of {facts.description.steps:,}{status}")
+    words += facts.answer_lines
+    words += ["", "certificate:", *_filled(facts.certificate_words, "  ")]
+    words += ["", "history, first to last step:", *_history(facts)]
+    words += ["", "coefficients:", *_coefficient_lines(facts)]
+    return [*words, "", facts.guarantee]
 
 
 def _coefficient_lines(facts: Facts) -> list[str]:
@@ -67,12 +68,13 @@ def _filled(words: str, indent: str = "") -> list[str]:
 
 
 def _history(facts: Facts) -> list[str]:
-    found = []
+    words = []
     for name, values in facts.history.items():
+        # A quantity may be a vector at each step, or NaN where a step had none.
         known = values[np.isfinite(values)] if values.ndim == 1 else values[:0]
         if len(known):
-            found.append(f"  {name.replace('_', ' ')}: {known[0]:.4g} to {known[-1]:.4g}")
-    return found
+            words.append(f"  {name.replace('_', ' ')}: {known[0]:.4g} to {known[-1]:.4g}")
+    return words
 
 
 def fields(facts: Facts) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def add_options(parser: Parser) -> None:
         "accuracy. The budget covers the whole search: what is released, and that nothing else is. "
         "Prints what the search costs against one training and against all settings trained once.",
         _EXAMPLES,
-        options.listed(options.algorithms()),
+        options.listed(dpjax.ALGORITHMS),
     )
 
 
@@ -117,16 +117,17 @@ def _score(arguments: argparse.Namespace, data: dpjax.Dataset) -> Any:
     """Returns the score that the arguments declare."""
     if arguments.public is None:
         return ACCURACY
-    own = argparse.Namespace(**vars(arguments))
-    own.data = arguments.public
-    public = problem.load(own)
+    public_arguments = argparse.Namespace(**vars(arguments))
+    public_arguments.data = arguments.public
+    public = problem.load(public_arguments)
     scaled, scales = public.preprocessing, data.preprocessing
+    # Scores on rows of another scale would choose by chance.
     if scaled is not None and scales is not None and scales.differences(scaled):
         raise ValueError(
             f"--public {arguments.public} has other columns than {arguments.data}: give it the "
             "same columns, with the same --bounds."
         )
-    return dpjax.tuning.PublicAccuracy.of(problem.objective(own), public)
+    return dpjax.tuning.PublicAccuracy.of(problem.objective(public_arguments), public)
 
 
 def result(
@@ -139,9 +140,7 @@ def result(
     """Returns what ``--json`` writes."""
     name, budget, size = problem.declared(arguments, data.size)
     algorithm = tuned.solution.algorithm
-    setting = problem.Setting(
-        algorithm, budget, name, arguments.objective, size, algorithm.dimension
-    )
+    setting = problem.Setting(algorithm, budget, name, size)
     private_n = budget.relation == "add_or_remove_one"
     return {
         **report.header(arguments, setting),

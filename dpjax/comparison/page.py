@@ -40,13 +40,13 @@ def write(results: Results, conventions: str) -> str:
         "![compare](compare.png)", "",
     ]  # fmt: skip
     for metric in results.exact_metrics:
-        share = metric.endswith("accuracy")
-        lines += [f"{_words(metric).capitalize()}{'' if share else ', mean (standard error)'}:", ""]
-        lines += _table(results, metric, share)
+        ratio = metric.endswith("accuracy")
+        lines += [f"{_words(metric).capitalize()}{'' if ratio else ', mean (standard error)'}:", ""]
+        lines += _table(results, metric, ratio)
     return "\n".join(lines) + "\n"
 
 
-def _table(results: Results, metric: str, share: bool) -> list[str]:
+def _table(results: Results, metric: str, ratio: bool) -> list[str]:
     heads = ["", *(f"epsilon {epsilon:g}" for epsilon in results.epsilons)]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for method in results.methods:
@@ -55,7 +55,7 @@ def _table(results: Results, metric: str, share: bool) -> list[str]:
             at = {"method": method, "epsilon": epsilon}
             mean, error = results.mean(metric, **at), results.error(metric, **at)
             spread = "" if np.isnan(error) else f" ({error:.2g})"
-            cells.append(f"{100 * mean:.1f} %" if share else f"{mean:.3g}{spread}")
+            cells.append(f"{100 * mean:.1f} %" if ratio else f"{mean:.3g}{spread}")
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
 
@@ -85,14 +85,14 @@ def draw(results: Results, relation: str, path: str | os.PathLike) -> None:
 def _panel(axes: Any, results: Results, metric: str) -> None:
     logarithmic = "gap" in metric or "norm" in metric
     for place, method in enumerate(results.methods):
-        every = [results.values(metric, method=method, epsilon=e) for e in results.epsilons]
+        samples = [results.values(metric, method=method, epsilon=e) for e in results.epsilons]
         # A training that diverged is not drawn.
-        every = [values[np.isfinite(values)] if np.isfinite(values).any() else values[:1]
-                 for values in every]  # fmt: skip
-        every = [np.maximum(values, _LEAST) if logarithmic else values for values in every]
-        ends = np.array([np.quantile(values, [0.1, 0.9]) for values in every]).T
+        samples = [values[np.isfinite(values)] if np.isfinite(values).any() else values[:1]
+                 for values in samples]  # fmt: skip
+        samples = [np.maximum(values, _LEAST) if logarithmic else values for values in samples]
+        ends = np.array([np.quantile(values, [0.1, 0.9]) for values in samples]).T
         look = plotting.mark(_COLORS[place % len(_COLORS)], _MARKERS[place % len(_MARKERS)], 5)
-        middle = np.array([values.mean() for values in every])
+        middle = np.array([values.mean() for values in samples])
         plotting.band(axes, np.array(results.epsilons), middle, ends, **look, label=method)
     axes.set(xlabel="epsilon", ylabel=f"exact {_words(metric)}",
              yscale="log" if logarithmic else "linear")  # fmt: skip

@@ -77,20 +77,21 @@ class Results:
     def values(self, metric: str, **cells: Any) -> np.ndarray:
         """Returns the values of a metric, by seed, in the rows with these cells."""
         wanted = {"metric": metric, **cells}.items()
-        found = (r.value for r in self.rows if all(getattr(r, k) == v for k, v in wanted))
-        return np.array([*found], float)
+        values = (r.value for r in self.rows if all(getattr(r, k) == v for k, v in wanted))
+        return np.array([*values], float)
 
     def mean(self, metric: str, **cells: Any) -> float:
         """Returns the mean of ``values`` that are not NaN; NaN if there are none."""
-        found = self.values(metric, **cells)
-        known = found[~np.isnan(found)]
+        values = self.values(metric, **cells)
+        known = values[~np.isnan(values)]
         return float(known.mean()) if len(known) else float("nan")
 
     def error(self, metric: str, **cells: Any) -> float:
         """Returns the standard error of ``mean``; NaN with one seed, or one that diverged."""
-        found = self.values(metric, **cells)
-        known = len(found) > 1 and np.isfinite(found).all()
-        return float(found.std(ddof=1) / len(found) ** 0.5) if known else float("nan")
+        values = self.values(metric, **cells)
+        # One that diverged has no spread that means something.
+        known = len(values) > 1 and np.isfinite(values).all()
+        return float(values.std(ddof=1) / len(values) ** 0.5) if known else float("nan")
 
     def summary(self) -> list[dict[str, Any]]:
         """Returns mean and standard error of each exact metric, by algorithm and epsilon."""
@@ -109,6 +110,7 @@ class Results:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(Row._fields)
         for row in self.rows:
+            # Nine digits give back the float32 that they were.
             cells = (cell if isinstance(cell, str) else f"{cell:.9g}" for cell in row)
             writer.writerow("" if cell == "nan" else cell for cell in cells)
         _durable.replace_private(pathlib.Path(path), text.getvalue().encode())

@@ -37,7 +37,7 @@ class Comparison:
     """Algorithms and the records that they are compared on, checked before anything is trained.
 
     Args:
-      data: as ``dpjax.datasets.load`` gives it.
+      data: a ``Dataset`` whose rows are single records.
       objective: what is minimised; a name in ``OBJECTIVES``, or one of your own.
       algorithms: names as in ``dpjax run``, which have their defaults; or labels with functions
         that are called as a factory is, such as ``partial(dpjax.dp_gradient_descent, steps=9)``.
@@ -92,6 +92,7 @@ class Comparison:
         self.algorithms = {
             (label, spent): make(loss, PrivacyBudget(spent, self.delta, relation), **sizes)
             for label, make in algorithms.items()
+            # Once each: a second training at the same epsilon would only be counted twice.
             for spent in sorted(set(map(float, epsilons)))
         }
         """The calibrated algorithms, by label and epsilon."""
@@ -127,6 +128,7 @@ class Comparison:
             cache = pathlib.Path(folder, "cache")
             cache.mkdir(parents=True, exist_ok=True)
         examples = jax.tree.map(jnp.asarray, self.data.examples)
+        # Another version or kind of device may round otherwise, and is computed anew.
         data = {"environment": fingerprint.environment(), "data": _digest((examples, self._tested))}
 
         def known(algorithm: Algorithm) -> dict[str, Any]:
@@ -134,11 +136,12 @@ class Comparison:
 
         report_progress("the value that outputs are held against", 0)
         settings = known(next(iter(self.algorithms.values()))).items()
+        # The optimum depends on the objective alone, and is shared by all algorithms.
         loss = {name: value for name, value in settings if name.startswith("objective")}
         optimum = _cached(cache, data | loss, lambda: self._optimum(examples))
         measured = {}
         for (label, spent), algorithm in self.algorithms.items():
-            found = {}
+            metrics = {}
             for group in self._groups(algorithm):
                 report_progress(f"{label}, epsilon {spent:g}", 0)
                 values = _cached(
@@ -146,15 +149,19 @@ class Comparison:
                     known(algorithm) | {"seeds": [self.seeds, *group]},
                     lambda a=algorithm, g=group: self._measured(a, examples, g),
                 )
-                found = {name: found.get(name, []) + more for name, more in values.items()}
+                metrics = {name: metrics.get(name, []) + more for name, more in values.items()}
                 report_progress(f"{label}, epsilon {spent:g}", len(group))
-            measured[label, spent] = found
+            measured[label, spent] = metrics
         results = self._rows(optimum, measured)
         if folder is not None:
             picture, table, text = self.paths(folder)
             results.write(table)
             page.draw(results, self.relation, picture)
-            text.write_text(page.write(results, self._conventions))
+            conventions = (
+                f"Neighbours are {self.relation}, delta = {self.delta:.3g}; the unit of privacy is "
+                f"one {self.data.unit}."
+            )
+            text.write_text(page.write(results, conventions))
         return results
 
     @staticmethod
@@ -168,13 +175,6 @@ class Comparison:
         test = self.data.test_x, self.data.test_y
         return self.data.examples if self.data.test_x is None else test
 
-    @property
-    def _conventions(self) -> str:
-        return (
-            f"Neighbours are {self.relation}, delta = {self.delta:.3g}; the unit of privacy is one "
-            f"{self.data.unit}."
-        )
-
     def _groups(self, algorithm: Algorithm) -> list[list[int]]:
         """Seeds that are trained in one program."""
         seeds = list(range(self.seeds))
@@ -185,14 +185,15 @@ class Comparison:
     def _measured(
         self, algorithm: Algorithm, examples: PyTree, group: list[int]
     ) -> dict[str, list[float]]:
+        # Of all seeds: a training has the same key in whatever group it is.
         keys = jax.random.split(jax.random.key(_KEY), self.seeds)[np.array(group)]
         params = np.asarray(_train(algorithm, examples, keys))
-        found = {"exact_value": diagnostics.exact_values(self.objective, params, examples)}
+        metrics = {"exact_value": diagnostics.exact_values(self.objective, params, examples)}
         if self.objective.predicts:
-            found["exact_accuracy"] = np.array([self._accuracy(one) for one in params])
+            metrics["exact_accuracy"] = np.array([self._accuracy(output) for output in params])
         norms = diagnostics.exact_gradient_norms(self.objective, params, examples)
-        found["exact_gradient_norm"] = norms
-        return {name: values.tolist() for name, values in found.items()}
+        metrics["exact_gradient_norm"] = norms
+        return {name: values.tolist() for name, values in metrics.items()}
 
     def _accuracy(self, params: Params) -> float:
         x, y = (jnp.asarray(part) for part in self._tested)
@@ -203,12 +204,12 @@ class Comparison:
         if self.objective.margin is None:
             return {}
         params, value = diagnostics.exact_optimum(self.objective, examples, _STARTS)
-        found = {"exact_optimum": value, "exact_searched": value}
+        metrics = {"exact_optimum": value, "exact_searched": value}
         if self.objective.predicts:
-            share = float(np.mean(np.asarray(self._tested[1]) > 0))
-            found["exact_accuracy_of_the_optimum"] = self._accuracy(params.astype(np.float32))
-            found["exact_share_of_the_larger_class"] = max(share, 1 - share)
-        return found
+            positive = float(np.mean(np.asarray(self._tested[1]) > 0))
+            metrics["exact_accuracy_of_the_optimum"] = self._accuracy(params.astype(np.float32))
+            metrics["exact_share_of_the_larger_class"] = max(positive, 1 - positive)
+        return metrics
 
     def _rows(
         self,
@@ -219,27 +220,27 @@ class Comparison:
         place = ("compare", name, self.data.size, self.dimension)
         if optimum:
             # No search is sure to find the global minimum: an output may lie below what was found.
-            values = [found["exact_value"] for found in measured.values()]
+            values = [metrics["exact_value"] for metrics in measured.values()]
             least = float(np.nanmin([*itertools.chain(*values), optimum["exact_optimum"]]))
             optimum = optimum | {"exact_optimum": least}
         rows = [Row(*place, "", "", _NAN, _NAN, _NAN, *pair) for pair in optimum.items()]
-        for (label, spent), found in measured.items():
-            own = (*place, label, self.settings[label], spent)
-            for metric, values in found.items():
+        for (label, spent), metrics in measured.items():
+            cells = (*place, label, self.settings[label], spent)
+            for metric, values in metrics.items():
                 gap = bool(optimum) and metric == "exact_value"
                 shift, shown = (optimum["exact_optimum"], "exact_gap") if gap else (0.0, metric)
-                rows += [Row(*own, seed, _NAN, shown, v - shift) for seed, v in enumerate(values)]
+                rows += [Row(*cells, seed, _NAN, shown, v - shift) for seed, v in enumerate(values)]
             algorithm = self.algorithms[label, spent]
-            rows += [Row(*own, _NAN, _NAN, *pair) for pair in _costs(algorithm).items()]
+            rows += [Row(*cells, _NAN, _NAN, *pair) for pair in _costs(algorithm).items()]
         return Results(rows)
 
 
 @jax.jit
 def _train(algorithm: Algorithm, examples: PyTree, keys: Array) -> Array:
-    def one(key: Array) -> Array:
+    def train(key: Array) -> Array:
         return solve(algorithm, examples, key=key).params
 
-    return jax.vmap(one)(keys) if len(keys) > 1 else one(keys[0])[None]
+    return jax.vmap(train)(keys) if len(keys) > 1 else train(keys[0])[None]
 
 
 def _costs(algorithm: Algorithm) -> dict[str, float]:
@@ -251,16 +252,16 @@ def _costs(algorithm: Algorithm) -> dict[str, float]:
 
 
 def _in_words(make: Callable[..., Algorithm]) -> str:
-    given = getattr(make, "keywords", {})
-    return ", ".join(f"{name} {value}" for name, value in given.items()) or "defaults"
+    settings = getattr(make, "keywords", {})
+    return ", ".join(f"{name} {value}" for name, value in settings.items()) or "defaults"
 
 
 def _digest(records: PyTree) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for array in map(np.ascontiguousarray, jax.tree.leaves(records)):
-        found.update(f"{array.dtype} {array.shape}".encode())
-        found.update(array.data)
-    return found.hexdigest()
+        digest.update(f"{array.dtype} {array.shape}".encode())
+        digest.update(array.data)
+    return digest.hexdigest()
 
 
 def _cached(folder: pathlib.Path | None, known: dict[str, Any], compute: Callable[[], Any]) -> Any:
@@ -273,6 +274,7 @@ def _cached(folder: pathlib.Path | None, known: dict[str, Any], compute: Callabl
         content = json.loads(path.read_text())
     except (OSError, ValueError):  # absent, or torn
         content = {}
+    # The name is a part of the digest: the words decide.
     if content.get("known") != words:
         content = {"known": words, "result": compute()}
         _durable.replace_private(path, json.dumps(content).encode())

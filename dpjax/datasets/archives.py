@@ -27,11 +27,7 @@ DAMAGED = (EOFError, OSError, TypeError, ValueError, zipfile.BadZipFile, zlib.er
 
 
 def cache_folder() -> pathlib.Path:
-    """Returns the folder of downloads: ``$DPJAX_CACHE``, or ``~/.cache/dpjax``.
-
-    >>> cache_folder().is_absolute()
-    True
-    """
+    """Returns the folder of downloads: ``$DPJAX_CACHE``, or ``~/.cache/dpjax``."""
     default = pathlib.Path.home() / ".cache" / "dpjax"
     return pathlib.Path(os.environ.get("DPJAX_CACHE") or default).absolute()
 
@@ -40,12 +36,10 @@ def find(archive: str) -> pathlib.Path | None:
     """Returns the path of a data set's archive on this machine, or None.
 
     The shipped file; else the one in ``$DPJAX_DATA``; else the one in the cache.
-
-    >>> find("randhie.npz").name
-    'randhie.npz'
     """
     folders = [pathlib.Path(__file__).parent, cache_folder()]
     if declared := os.environ.get("DPJAX_DATA"):
+        # What was put there on purpose counts before what was once downloaded.
         folders.insert(1, pathlib.Path(declared))
     paths = (folder / archive for folder in folders)
     return next((path for path in paths if path.is_file()), None)
@@ -55,7 +49,9 @@ def downloaded(entry: Spec) -> bool:
     """Returns whether the publisher's files are in the cache."""
     cache = cache_folder()
     if entry.archive == "ijcnn1.npz":
+        # One of the two alone would still be a download.
         return all((cache / name).is_file() for name in LIBSVM_MD5)
+    # The name that scikit-learn's fetcher gives its file.
     return entry.archive == "covtype.npz" and any((cache / "covertype").glob("samples*"))
 
 
@@ -65,14 +61,11 @@ def arrays(entry: Spec) -> dict[str, np.ndarray]:
     Raises:
       FileNotFoundError: if it is not on this machine and cannot be downloaded, with a remedy.
       ValueError: if a file's checksum differs from the publisher's.
-
-    >>> from dpjax.datasets.registry import spec
-    >>> arrays(spec("randhie"))["x"].shape
-    (20190, 9)
     """
     path = find(entry.archive)
     result = _from_publisher(entry) if path is None else read(path, entry.checksum)
     declared = os.environ.get("DPJAX_DATA")
+    # A misspelt folder would otherwise go unnoticed.
     if declared and (path is None or path.parent == cache_folder() != pathlib.Path(declared)):
         warnings.warn(
             f"DPJAX_DATA={declared} has no {entry.archive}; it was read from elsewhere "
@@ -116,8 +109,8 @@ def parse_svmlight(path: pathlib.Path, features: int) -> tuple[np.ndarray, np.nd
 
 def _from_publisher(entry: Spec) -> dict[str, np.ndarray]:
     declared = os.environ.get("DPJAX_DATA")
-    here = f"DPJAX_DATA={declared} has no {entry.archive}" if declared else "DPJAX_DATA is not set"
-    problem = f"the data set {entry.name!r} is not on this machine ({here})"
+    state = f"DPJAX_DATA={declared} has no {entry.archive}" if declared else "DPJAX_DATA is not set"
+    problem = f"the data set {entry.name!r} is not on this machine ({state})"
     put = f"set DPJAX_DATA=FOLDER, where FOLDER holds {entry.archive}"
     read = _read_ijcnn1 if entry.archive == "ijcnn1.npz" else _read_covtype
     try:
@@ -126,6 +119,7 @@ def _from_publisher(entry: Spec) -> dict[str, np.ndarray]:
         raise FileNotFoundError(
             f"{problem}, and fetching it needs scikit-learn: pip install 'dpjax[data]', or {put}."
         ) from None
+    # The latter where a connection breaks amid a reply.
     except (OSError, http.client.HTTPException) as error:
         raise FileNotFoundError(
             f"{problem}, and its publisher could not be reached ({error}): connect, or {put}."
@@ -142,6 +136,7 @@ def _read_ijcnn1(cache: pathlib.Path, features: int) -> dict[str, np.ndarray]:
             part = path.with_suffix(".part")
             _download(LIBSVM_URL + name, part)
             _verify(part, "md5", checksum)
+            # Under its own name once it is whole: an interrupted download is begun anew.
             part.replace(path)
         _verify(path, "md5", checksum)
     train_x, train_y = parse_svmlight(cache / "ijcnn1.bz2", features)
@@ -160,6 +155,7 @@ def _read_covtype(cache: pathlib.Path, features: int) -> dict[str, np.ndarray]:
 
 
 def _download(url: str, path: pathlib.Path):
+    # The timeout is of each read, so that a dead connection ends.
     with urllib.request.urlopen(url, timeout=60) as reply, path.open("wb") as file:
         while block := reply.read(1 << 20):
             file.write(block)

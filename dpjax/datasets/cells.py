@@ -63,26 +63,19 @@ _MOST_DIGITS = 300  # of a whole number; Python neither reads nor prints thousan
 
 
 def kind_of(column: Any) -> Kind:
-    """Returns how a column of a data frame, or an array, is stored; of a list nothing is known.
-
-    >>> kind_of(np.array([1.5])), kind_of(["a", 2])
-    (<Kind.NUMBERS: 'numbers'>, <Kind.MIXED: 'cells of no stated type'>)
-    """
+    """Returns how a column of a data frame, or an array, is stored; of a list nothing is known."""
     dtype = getattr(column, "dtype", getattr(column, "type", None))
     if isinstance(dtype, np.dtype):
         return _OF_DTYPE.get(dtype.kind, Kind.OTHER)
     if dtype is None:
         return Kind.MIXED
+    # pandas writes Sparse[float64, nan].
     name = stated(column).lower().removeprefix("sparse[")
     return next((kind for pattern, kind in _OF_NAME.items() if pattern.match(name)), Kind.OTHER)
 
 
 def stated(column: Any) -> str:
-    """Returns the name of a column's dtype, "" if it has none.
-
-    >>> stated(np.array([1.5])), stated(["a", 2])
-    ('float64', '')
-    """
+    """Returns the name of a column's dtype, "" if it has none."""
     dtype: Any = getattr(column, "dtype", getattr(column, "type", ""))
     encoded = str(dtype).startswith(("dictionary<", "run_end_encoded<"))  # of pyarrow
     return str(dtype.value_type if encoded else dtype)
@@ -94,10 +87,7 @@ def may_be_numbers(kind: Kind, dtype: str) -> bool:
 
 
 def check_names(said: str, kind: Kind, dtype: str, unit_type: str | None = None) -> None:
-    """Raises if a column is stored as what cannot name units, by its dtype and declared type alone.
-
-    >>> check_names("by", Kind.WORDS, "str")
-    """
+    """Raises if a column is stored as what cannot name units, by dtype and declared type alone."""
     numbers = unit_type == "number"
     if unit_type is not None:
         _validate.choice("type of units", unit_type, ("number", "text"))
@@ -138,17 +128,13 @@ def unit_name(cell: Any, unit_type: str | None = None) -> str:
     is 7.
 
     ``unit_type`` is the declared one: ``"number"``, ``"text"`` or None.
-
-    >>> [unit_name(cell) for cell in (" ann", 7, "7", 7.0, "7.0", "007", "7.5", None, "NA")]
-    ['ann', '7', '7', '7', '7', '', '', '', '']
-    >>> unit_name("+007", "number"), unit_name("ann", "number"), unit_name("007", "text")
-    ('7', '', '007')
     """
     if isinstance(cell, bytes):
         cell = cell.decode("utf-8", "surrogateescape")  # distinct bytes are distinct people
     if isinstance(cell, np.datetime64):
         cell = "" if np.isnat(cell) else str(cell)
     if isinstance(cell, str):
+        # The same name typed on two systems may differ in its code points.
         text = unicodedata.normalize("NFC", cell).strip()
         if text.lower() in MISSING:
             return ""
@@ -162,8 +148,10 @@ def unit_name(cell: Any, unit_type: str | None = None) -> str:
         kind = type(cell) if isinstance(cell, np.floating) else float
         largest = 2.0 ** (np.finfo(kind).nmant + 1)  # from there on, other integers round to it
         cell = int(cell) if abs(cell) < largest and cell == np.floor(cell) else None
+    # Its size first: int() would write out thousands of digits.
     if isinstance(cell, decimal.Decimal) and cell.is_finite() and cell.adjusted() < _MOST_DIGITS:
         cell = int(cell) if cell == cell.to_integral_value() else None
+    # True and a duration are integers too, and name nobody.
     if not isinstance(cell, int | np.integer) or isinstance(cell, bool | np.timedelta64):
         return ""
     return str(int(cell)) if abs(int(cell)) < 10**_MOST_DIGITS else ""
@@ -186,11 +174,9 @@ def cells_of(column: Any) -> np.ndarray:
 
     Privacy: raw data. The dtype depends on that of the column alone. What NumPy would choose for a
       list, or for a nullable column, can depend on a single cell.
-
-    >>> cells_of([1, None]).dtype, cells_of(np.array([1, 2])).dtype
-    (dtype('O'), dtype('int64'))
     """
     check_unmasked("a column", column)
+    # Of pyarrow, whose own conversion to NumPy depends on what its cells are.
     if hasattr(column, "to_pylist"):
         return arrow_cells(column)
     if (axes := getattr(column, "ndim", 1)) != 1:
@@ -213,6 +199,7 @@ def arrow_cells(column: Any) -> np.ndarray:
         column, kind = column.cast(kind.value_type), kind.value_type
     if types.is_floating(kind) or types.is_date(kind) or types.is_timestamp(kind):
         return np.asarray(column)
+    # With a missing cell NumPy would take floats, which round large integers.
     if types.is_integer(kind) and not column.null_count:
         return np.asarray(column)
     try:
@@ -234,27 +221,21 @@ def is_no_number(cell: Any) -> bool:
         return False
     kind = getattr(getattr(cell, "dtype", None), "kind", "")
     none = isinstance(cell, (np.ma.MaskedArray, complex)) or getattr(cell, "ndim", 0) > 0
+    # NumPy would make numbers of dates and durations, and drop an imaginary part.
     return none or kind in tuple("mMcV")
 
 
 @never_raises(np.nan)
 def to_number(cell: Any) -> float:
-    """Returns a cell as a float, NaN if it is not a number.
-
-    >>> to_number("1e3"), to_number(None)
-    (1000.0, nan)
-    """
+    """Returns a cell as a float, NaN if it is not a number."""
     return np.nan if is_no_number(cell) else float(cell)
 
 
 def to_numbers(cells: np.ndarray) -> np.ndarray:
-    """Returns cells (n,) as float64, NaN for each that is not a finite number.
-
-    >>> to_numbers(np.array(["3", "x", "inf"], object))
-    array([ 3., nan, nan])
-    """
+    """Returns cells (n,) as float64, NaN for each that is not a finite number."""
     if cells.dtype.kind in "biuf":
         with np.errstate(all="ignore"):
+            # A warning of an overflow would tell that such a record is there.
             values = cells.astype(np.float64)
     else:
         values = np.fromiter(map(to_number, cells), np.float64, len(cells))
@@ -268,9 +249,6 @@ def to_days(cells: np.ndarray) -> np.ndarray:
     Args:
       cells: ISO 8601 text such as ``2015-01-31`` or ``2015-01-31T12:00``, dates of Python, or
         datetime64. A time with a zone is taken in UTC.
-
-    >>> to_days(np.array(["1970-01-02", "1970-01-02 12:00", "soon"], object))
-    array([1. , 1.5, nan])
     """
     if cells.dtype.kind == "M":
         return _days_of(cells)
@@ -279,15 +257,12 @@ def to_days(cells: np.ndarray) -> np.ndarray:
 
 @never_raises(np.nan)
 def to_day(cell: Any) -> float:
-    """Returns a date as days since 1970-01-01, NaN if it is none.
-
-    >>> to_day(datetime.date(1970, 1, 11))
-    10.0
-    """
+    """Returns a date as days since 1970-01-01, NaN if it is none."""
     if isinstance(cell, np.datetime64):
         return float(_days_of(np.array([cell]))[0])
     if isinstance(cell, str):
         cell = datetime.datetime.fromisoformat(cell.strip())
+    # A datetime is a date too, whose time the other order would drop.
     if not isinstance(cell, datetime.datetime):
         days = cell.toordinal() - EPOCH.toordinal() if isinstance(cell, datetime.date) else None
         return np.nan if days is None else float(days)
@@ -297,8 +272,10 @@ def to_day(cell: Any) -> float:
 
 
 def _days_of(cells: np.ndarray) -> np.ndarray:
+    # NaT is the least integer, which the arithmetic below would take for a date.
     missing = np.isnat(cells)
     unit, count = np.datetime_data(cells.dtype)
+    # A view reads bytes as they lie.
     steps = cells.astype(cells.dtype.newbyteorder("=")).view(np.int64)
     if unit in ("Y", "M"):
         # Months differ in length, and a cast of those far away would overflow.

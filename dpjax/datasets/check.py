@@ -119,15 +119,15 @@ class CheckReport:
         return [f"levels that are not declared: {_by_column(counted)}"]
 
     def _units(self) -> list[str]:
-        found = []
+        lines = []
         if self.exact_constant:
-            found.append(f"columns with one value in all rows: {few(self.exact_constant)}")
+            lines.append(f"columns with one value in all rows: {few(self.exact_constant)}")
         if self.exact_persons is not None:
-            found.append(
+            lines.append(
                 f"units: {self.exact_persons}, rows beyond max_records of theirs: "
                 f"{self.exact_above_cap}"
             )
-        return found
+        return lines
 
     def _labels(self) -> str:
         signs = set(self.exact_class_counts) == {-1, 1}
@@ -166,8 +166,8 @@ def check(
       A ``CheckReport`` of the training records.
 
     Raises:
-      ValueError: as ``load``, except for absent bounds and classes.
-      FileNotFoundError: as ``load``.
+      ValueError: for what ``load`` refuses, except for absent bounds and classes.
+      FileNotFoundError: if the file is absent, or the named set cannot be downloaded.
 
     Privacy: NOT PRIVATE; exact counts, which no budget pays for.
 
@@ -175,20 +175,19 @@ def check(
     {-1: 6308, 1: 13882}
     """
     options = Options(label, bounds, classes, unit, max_records, unit_type)
-    declare = _to_declare
     if isinstance(name_or_path, Dataset) and schema is None:
         check_units(name_or_path, options)
-        table, declare = _of_arrays(name_or_path, options), _to_encode
+        table, of_arrays = _of_arrays(name_or_path, options), True
     else:
-        table = open_table(name_or_path, options, schema)
-        declare = _to_declare if schema is None else _to_correct
+        table, of_arrays = open_table(name_or_path, options, schema), False
     source, where = table.source, f"the label {table.schema.label.column!r} of {table.source.where}"
     tally = Tally(table.schema, where)
+    # Cells of a whole table as objects would take several times its memory.
     for block in source.blocks(*tally.wanted):
         tally.add(block)
     suggested = _suggested(tally.labels)
     problems = [*undeclared_line_breaks(table.schema, source), *source.exact_problems()]
-    problems += tally.label_problems(None if suggested is None else declare(suggested))
+    problems += tally.label_problems(_advice(suggested, of_arrays, schema is not None))
     problems += (*tally.column_problems(), *tally.unit_problems())
     fields = tally.fields()
     if fields["exact_outside"] is None and (
@@ -209,6 +208,7 @@ def _of_arrays(data: Dataset, options: Options) -> Table:
         raise ValueError("label is for a table: the labels of a Dataset are in y.")
     x, y = np.asarray(data.x), np.asarray(data.y)
     if data.present is not None:
+        # Absent records of a unit are padding.
         x, y = x[np.asarray(data.present)], y[np.asarray(data.present)]
     unit = None if options.unit is None else "unit"
     beside = {"y": y} if unit is None else {"y": y, "unit": cells_of(options.unit)}
@@ -219,6 +219,7 @@ def _of_arrays(data: Dataset, options: Options) -> Table:
     classes = options.classes
     if classes is None:
         count = len((data.preprocessing and data.preprocessing.classes) or ())
+        # As ``load`` encodes them: two classes are signs.
         classes = range(count) if count > 2 else (-1, 1)
     schema = Schema(
         ClassLabel("y", check_labels("classes", classes, 2)),
@@ -240,12 +241,26 @@ def _suggested(labels: Mapping[str, int]) -> tuple[str, ...] | None:
 
 def _order(label: str) -> tuple[bool, float, str]:
     try:
+        # Numbers by their value, so that 10 follows 9, and words after them.
         return False, float(label), ""
     except ValueError:
         return True, 0.0, label.lower()
 
 
-def _to_declare(suggested: tuple[str, ...]) -> str:
+def _advice(suggested: tuple[str, ...] | None, of_arrays: bool, has_schema: bool) -> str | None:
+    """Returns what to do about classes: declare those suggested, where nothing else is declared."""
+    if suggested is None:
+        return None
+    if has_schema:
+        return (
+            "correct classes under [label] from public knowledge, in words as in the file, or "
+            "leave those records out"
+        )
+    if of_arrays:
+        return (
+            f"pass dpjax.datasets.encode_labels(y, classes={suggested!r}) as y, with "
+            "from_zero=True for a network; a check takes the numbers that this gives as classes"
+        )
     if len(suggested) == 2:
         return (
             f"declare --classes {','.join(suggested)} (in Python classes={suggested!r}); the first "
@@ -254,21 +269,6 @@ def _to_declare(suggested: tuple[str, ...]) -> str:
     return (
         f"declare two for `dpjax run`, such as --classes {','.join(suggested[:2])}, or merge "
         f"these into two labels; a network in Python takes all of them, classes={suggested!r}"
-    )
-
-
-def _to_encode(suggested: tuple[str, ...]) -> str:
-    return (
-        f"pass dpjax.datasets.encode_labels(y, classes={suggested!r}) as y, with from_zero=True "
-        "for a network; a check takes the numbers that this gives as classes"
-    )
-
-
-def _to_correct(suggested: tuple[str, ...]) -> str:
-    del suggested
-    return (
-        "correct classes under [label] from public knowledge, in words as in the file, or leave "
-        "those records out"
     )
 
 

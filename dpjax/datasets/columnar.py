@@ -35,9 +35,9 @@ class Matrix(Source):
         self.where, self._array, self._beside = where, array, dict(beside or {})
         columns = map(str, range(array.shape[1])) if names is None else names
         self._places = {name: place for place, name in enumerate(columns)}
-        every = dict.fromkeys(self._places, array) | self._beside
-        self.names, self.stated = (*every,), {name: stated(held) for name, held in every.items()}
-        self.kinds = {name: kind_of(held) for name, held in every.items()}
+        arrays = dict.fromkeys(self._places, array) | self._beside
+        self.names, self.stated = (*arrays,), {name: stated(held) for name, held in arrays.items()}
+        self.kinds = {name: kind_of(held) for name, held in arrays.items()}
         if array.dtype.kind in "USTO":  # it may hold numbers and words, as a CSV does
             self.kinds |= dict.fromkeys(self._places, Kind.MIXED)
         self.size = array.shape[0]
@@ -45,7 +45,6 @@ class Matrix(Source):
     def at(
         self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
     ) -> list[np.ndarray]:
-        del numeric
         inside = any(name in self._places for name in wanted)
         block: Any = self._array[index] if inside else None  # labels alone need no features
         return [
@@ -59,6 +58,7 @@ class Matrix(Source):
         first, block = places[0], self._array[index]
         if -1 in places or block.dtype.kind not in "biuf":
             return super().numbers(index, wanted)
+        # Neighbouring columns are a view, which copies nothing.
         if places == [*range(first, first + len(places))]:
             return block[:, first : first + len(places)]
         return block[:, places]
@@ -85,6 +85,7 @@ class ParquetFile(Source):
 
     def __init__(self, path: pathlib.Path):
         try:
+            # An extra, and slow to import.
             from pyarrow import ArrowInvalid, parquet
         except ImportError:
             raise ImportError(
@@ -102,15 +103,16 @@ class ParquetFile(Source):
         sizes = [held.metadata.row_group(i).num_rows for i in range(held.num_row_groups)]
         self._ends = np.cumsum([0, *sizes])
         self.size = int(self._ends[-1])
-        self._asked: dict[tuple[tuple[str, ...], frozenset[str]], _Columns] = {}
+        # Features and labels are read in turn: each holds a row group of its own.
+        self._readers: dict[tuple[tuple[str, ...], frozenset[str]], _Columns] = {}
 
     def at(
         self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
     ) -> list[np.ndarray]:
-        asked = tuple(wanted), frozenset(numeric)
-        if asked not in self._asked:
-            self._asked[asked] = _Columns(self._file, self._ends, *asked)
-        return self._asked[asked].at(index)
+        columns = tuple(wanted), frozenset(numeric)
+        if columns not in self._readers:
+            self._readers[columns] = _Columns(self._file, self._ends, *columns)
+        return self._readers[columns].at(index)
 
 
 class _Columns:
@@ -125,11 +127,13 @@ class _Columns:
         self._source_file = file
         self._readers = [_floats if name in numeric else arrow_cells for name in names]
         self._held: tuple[int, list[np.ndarray]] | None = None
+        # Rows are read ahead in another thread.
         self._lock = threading.Lock()
 
     def at(self, index: slice | np.ndarray) -> list[np.ndarray]:
         if isinstance(index, slice):
             index = np.arange(*index.indices(int(self._ends[-1])))
+        # Each row group is read once, whatever the order of the indices.
         groups = np.searchsorted(self._ends, index, side="right") - 1
         parts = []
         with self._lock:
@@ -143,6 +147,7 @@ class _Columns:
         return [np.concatenate(pieces)[order] for pieces in zip(*parts, strict=True)]
 
     def _group(self, group: int) -> list[np.ndarray]:
+        # Where the group is held too: a file that changed holds other records.
         self._source_file.check()
         if self._held is None or self._held[0] != group:
             table = self._read(group)
@@ -177,6 +182,7 @@ def mapped_member(path: pathlib.Path, name: str) -> np.ndarray | None:
     """Returns an array of an NPZ as a memory map, or None if it is compressed."""
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
         member = archive.getinfo(f"{name}.npy")
+        # Only bytes that lie in the file as they are can be mapped.
         if member.compress_type != zipfile.ZIP_STORED:
             return None
         file.seek(member.header_offset)
@@ -188,6 +194,7 @@ def mapped_member(path: pathlib.Path, name: str) -> np.ndarray | None:
             version, np.lib.format.read_array_header_2_0
         )
         shape, fortran, dtype = read(file)
+        # Objects are pickled; in Fortran's order a row lies in p places.
         if dtype.hasobject or fortran:
             return None
         return np.memmap(path, dtype, "r", offset=file.tell(), shape=shape)

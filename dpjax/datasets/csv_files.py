@@ -15,6 +15,7 @@ from dpjax.datasets.cells import Kind
 from dpjax.datasets.source import ROWS_AT_ONCE, Source, stacked
 
 SEPARATORS = (",", ";", "\t", "|")
+# With it spreadsheets begin a file in UTF-8.
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -61,6 +62,7 @@ class CsvFile(Source):
         check_unique(f"the header of {self.where}", self.names)
         self.kinds = dict.fromkeys(self.names, Kind.MIXED)
         self.stated = dict.fromkeys(self.names, "")
+        # By reading it all: lines in quotes are no records.
         self.size = sum(1 for _ in self._records())
 
     def blocks(
@@ -81,6 +83,7 @@ class CsvFile(Source):
         records = self._records()
         while lines := list(itertools.islice(records, ROWS_AT_ONCE)):
             rows = [_cells(line, self.separator) for line in lines]
+            # With other numbers of cells nobody knows which column a cell belongs to.
             rows = [row if len(row) == len(empty) else empty for row in rows]
             block = []
             for place, as_number in columns:
@@ -137,11 +140,8 @@ class CsvFile(Source):
 
 @functools.cache
 def _open_quote(separator: str) -> re.Pattern[bytes]:
-    """Matches lines that leave a quote open: its cells, as ``csv`` reads them, and one in quotes.
-
-    >>> [bool(_open_quote(",").fullmatch(line)) for line in (b'a,"b', b'a,"b""', b'a,b"', b'"a"')]
-    [True, True, False, False]
-    """
+    """Matches a line that leaves a quote open: cells, as ``csv`` reads them, and one in quotes."""
+    # Possessive: no line, however it is written, may take quadratic time.
     mark, quoted = re.escape(separator).encode(), rb'"[^"]*+(?:""[^"]*+)*+'
     cell = rb'(?:%b"(?!")|(?!"))[^%b]*+' % (quoted, mark)
     return re.compile(rb"(?:%b%b)*+%b" % (cell, mark, quoted))
@@ -155,6 +155,7 @@ def _number(cell: str) -> float:
 
 
 def _comma_number(cell: str) -> float:
+    # 1.234,5 and 1,234,5 stay no numbers: which mark is the decimal one is not certain.
     if "," in cell and "." not in cell and cell.count(",") == 1:
         cell = cell.replace(",", ".")
     return _number(cell)
@@ -164,16 +165,13 @@ def _cells(line: bytes, separator: str) -> list[str]:
     text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")  # keeps cells distinct
     try:
         return next(csv.reader([text], delimiter=separator), [])
+    # Such as a cell above csv's limit: an error would tell of the record.
     except csv.Error:
         return []
 
 
 def few(names: Sequence[Any], show: Callable[[Any], str] = repr) -> str:
-    """Returns the first few names as text for an error message.
-
-    >>> few(["age", "bmi"])
-    "'age', 'bmi'"
-    """
+    """Returns the first few names as text for an error message."""
     shown = ", ".join(map(show, names[:8]))
     return shown + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
 

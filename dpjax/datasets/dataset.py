@@ -13,7 +13,7 @@ from dpjax.datasets.cells import check_unmasked
 from dpjax.datasets.encoders import Column, Numeric, Unscaled
 from dpjax.datasets.labels import Label
 from dpjax.datasets.rows import Rows
-from dpjax.datasets.scaling import Ranges, normalise
+from dpjax.datasets.scaling import Ranges, linear_scale, normalise
 from dpjax.datasets.source import Source, stacked
 from dpjax.datasets.sources import open_features
 
@@ -70,6 +70,7 @@ class Preprocessing:
         names = [
             repr(name)
             for name in mine | its
+            # Of images the declaration may be None, which is not the same as absent.
             if (name in mine, mine.get(name)) != (name in its, its.get(name))
         ]
         if self.intercept != other.intercept:
@@ -100,6 +101,7 @@ class Preprocessing:
             pixels = np.asarray(table).astype(np.float32)
             return (np.clip(pixels, low, high) - np.float32(low)) / np.float32(high - low)
         blocks = self.blocks(open_features(table, self.columns))
+        # A table without records has no block.
         return np.concatenate([np.empty((0, len(self.features)), np.float32), *blocks])
 
     def blocks(self, source: Source) -> Iterator[np.ndarray]:
@@ -120,15 +122,15 @@ class Preprocessing:
         """Returns rows (n, p) in float32.
 
         Args:
-          cells: as ``Source.read`` returns those ``wanted``, or of each column by itself.
+          cells: what ``Source.read`` returns for ``wanted``, or the cells (n,) of each column.
 
         Privacy: each row depends on one record alone.
         """
         least, constant = 0.0, None
         if self.label_bounds is not None:
-            # No column adds more than 1 to the square of a norm.
-            least, constant = -1.0, math.sqrt(len(self.encoders) + self.intercept)
+            least, constant = linear_scale(len(self.encoders), self.intercept)
         if self._plain:
+            # One pass over all columns, where none needs one of its own.
             block = cells[0] if cells[0].ndim == 2 else stacked(cells)
             return normalise(block, self._ranges, self.intercept, least, constant)
         parts = [c.encode(held, least) for c, held in zip(self.encoders, cells, strict=True)]
@@ -250,14 +252,12 @@ class Dataset:
         if self.test_x is None or self.test_y is None:
             raise ValueError(f"the data set {self.name!r} has no test records.")
         held_out = {"x": self.test_x, "y": self.test_y, "test_x": None, "test_y": None}
+        # Held-out records are not grouped.
         return dataclasses.replace(self, **held_out, present=None)
 
 
 def check_arrays(name: str, tree: PyTree) -> None:
-    """Raises if a leaf of ``tree`` is not an array of numbers, without printing its values.
-
-    >>> check_arrays("data", (np.zeros(2), np.zeros(2)))
-    """
+    """Raises if a leaf of ``tree`` is not an array of numbers, without printing its values."""
     for leaf in jax.tree.leaves(tree):
         check_unmasked(name, leaf)
         dtype = getattr(leaf, "dtype", None)

@@ -71,12 +71,10 @@ class Column:
 
     def exact_outside(self, cells: np.ndarray) -> int:
         """NOT PRIVATE: returns how many cells are clamped to the declared range."""
-        del cells
         return 0
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
         """NOT PRIVATE: returns how many cells hold each level that is not declared."""
-        del cells
         return collections.Counter()
 
 
@@ -104,7 +102,6 @@ class Unscaled(Column):
     stored: ClassVar[set[Kind]] = _NUMBERS
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
-        del low
         return to_numbers(cells)[:, None]
 
     def declaration(self) -> dict[str, Any]:
@@ -136,6 +133,7 @@ class Numeric(Column):
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
         values = self.values(cells)
         if self.missing is not None:
+            # Before the scaling: it is declared in the column's own units.
             values[np.isnan(values)] = self.missing
         return to_range(values, self.low, self.high, low)[:, None]
 
@@ -174,8 +172,29 @@ class Dates(Numeric):
         return {"bounds": [_iso(self.low), _iso(self.high)], **missing}
 
 
+class _OfLevels(Column):
+    """A column of declared levels, in the field that its key names."""
+
+    stored: ClassVar[set[Kind]] = _OF_LEVELS
+
+    @property
+    def _levels(self) -> tuple[Label, ...]:
+        return getattr(self, self.key)
+
+    def check_stored(self, source: Source) -> None:
+        super().check_stored(source)
+        where = f"the column {self.name!r} of {source.where}"
+        check_possible(self.key, self._levels, where, source.kinds[self.name])
+
+    def declaration(self) -> dict[str, Any]:
+        return {self.key: list(self._levels)}
+
+    def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
+        return _undeclared(cells, places(cells, self._levels))
+
+
 @dataclasses.dataclass(frozen=True)
-class Categorical(Column):
+class Categorical(_OfLevels):
     """One of declared levels, each with an indicator of its own.
 
     Args:
@@ -192,7 +211,6 @@ class Categorical(Column):
 
     key: ClassVar[str] = "levels"
     options: ClassVar[tuple[str, ...]] = ("other",)
-    stored: ClassVar[set[Kind]] = _OF_LEVELS
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -200,7 +218,6 @@ class Categorical(Column):
         return tuple(f"{self.name}={level}" for level in levels)
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
-        del low
         place = places(cells, self.levels)
         rows = np.zeros((len(cells), len(self.features)))
         rows[np.arange(len(cells)), place] = 1.0  # -1 is the last, "other"
@@ -208,20 +225,12 @@ class Categorical(Column):
             rows[place < 0] = np.nan
         return rows
 
-    def check_stored(self, source: Source) -> None:
-        super().check_stored(source)
-        said = f"the column {self.name!r} of {source.where}"
-        check_possible("levels", self.levels, said, source.kinds[self.name])
-
     def declaration(self) -> dict[str, Any]:
-        return {"levels": list(self.levels), **({"other": True} if self.other else {})}
-
-    def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
-        return _undeclared(cells, places(cells, self.levels))
+        return super().declaration() | ({"other": True} if self.other else {})
 
 
 @dataclasses.dataclass(frozen=True)
-class Ordinal(Column):
+class Ordinal(_OfLevels):
     """One of declared levels in their order, evenly spaced from 0 to 1.
 
     >>> Ordinal("grade", ("low", "mid", "high")).encode(np.array(["high", "mid", "?"], object))
@@ -233,22 +242,10 @@ class Ordinal(Column):
     order: tuple[Label, ...]
 
     key: ClassVar[str] = "order"
-    stored: ClassVar[set[Kind]] = _OF_LEVELS
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
         spaced = np.append(np.linspace(low, 1.0, len(self.order)), np.nan)
-        return spaced[places(cells, self.order)][:, None]
-
-    def check_stored(self, source: Source) -> None:
-        super().check_stored(source)
-        said = f"the column {self.name!r} of {source.where}"
-        check_possible("order", self.order, said, source.kinds[self.name])
-
-    def declaration(self) -> dict[str, Any]:
-        return {"order": list(self.order)}
-
-    def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
-        return _undeclared(cells, places(cells, self.order))
+        return spaced[places(cells, self.order)][:, None]  # -1 is the last, NaN
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,7 +259,6 @@ class Ignored(Column):
         return ()
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
-        del low
         return np.zeros((len(cells), 0))
 
     def declaration(self) -> dict[str, Any]:
@@ -296,6 +292,7 @@ class ClassLabel:
     def check_stored(self, source: Source) -> None:
         """Raises if no cell of a column that is stored as this one has a declared class."""
         said, kind = f"the column {self.column!r} of {source.where}", source.kinds[self.column]
+        # Without classes its error says how to declare them.
         declared_classes(self.classes or None, said, kind)
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
@@ -329,6 +326,7 @@ class NumberLabel:
         Privacy: each depends on its own cell.
         """
         values = to_numbers(cells)
+        # Not clamped as features are: training would fit labels that nobody has.
         values[(values < self.low) | (values > self.high)] = np.nan
         return (2 * ((values - self.low) / (self.high - self.low)) - 1).astype(np.float32)
 
@@ -351,13 +349,13 @@ class NumberLabel:
 def _undeclared(cells: np.ndarray, places: np.ndarray) -> collections.Counter[str]:
     unknown = cells[places < 0]
     counts: Iterable[tuple[Any, int]] = ((cell, 1) for cell in unknown)
-    if cells.dtype.kind not in "OT":  # whose cells may be anything
+    if cells.dtype.kind not in "OT":  # cells of those may be anything, unhashable too
         counts = collections.Counter(unknown.tolist()).items()
-    found = collections.Counter[str]()
+    undeclared = collections.Counter[str]()
     for cell, count in counts:
         if (text := label_text(cell)).lower() not in MISSING:
-            found[text] += count
-    return found
+            undeclared[text] += count
+    return undeclared
 
 
 def _iso(days: float) -> str:

@@ -55,11 +55,7 @@ IMAGES = MappingProxyType(
 
 
 def find_images(name: str) -> tuple[Spec, pathlib.Path | None]:
-    """Returns the archive of a named set that is on this machine, or the last one and None.
-
-    >>> find_images("mnist")[0].shape
-    (28, 28)
-    """
+    """Returns the archive of a named set that is on this machine, or the last one and None."""
     for images in IMAGES[name]:
         if (path := archives.find(images.archive)) is not None:
             return images, path
@@ -78,10 +74,10 @@ def load_images(name: str) -> Dataset:
     images, path = find_images(name)
     if path is None:
         declared = os.environ.get("DPJAX_DATA")
-        here = f"DPJAX_DATA={declared} has none" if declared else "DPJAX_DATA is not set"
+        state = f"DPJAX_DATA={declared} has none" if declared else "DPJAX_DATA is not set"
         wanted = " or ".join(known.archive for known in IMAGES[name])
         raise FileNotFoundError(
-            f"the images {name!r} are not on this machine ({here}): set DPJAX_DATA=FOLDER, where "
+            f"the images {name!r} are not on this machine ({state}): set DPJAX_DATA=FOLDER, where "
             f"FOLDER holds {wanted} with the arrays X_train, y_train, X_test and y_test."
         )
     raw = archives.read(path, images.checksum)
@@ -92,6 +88,7 @@ def load_images(name: str) -> Dataset:
         y=raw["y_train"].astype(np.int32),
         test_x=_scaled(raw["X_test"]),
         test_y=raw["y_test"].astype(np.int32),
+        # So that a result on a fifth does not pass for one on the whole.
         name=name if len(raw["X_train"]) == IMAGES[name][0].rows else f"{name}-fifth",
         unit=images.unit,
         preprocessing=Preprocessing((), classes=tuple(range(images.classes)), pixels=(0.0, 255.0)),

@@ -21,10 +21,8 @@ def check_labels(name: str, labels: Any, least: int) -> tuple[Label, ...]:
 
     Raises:
       ValueError: for anything else, or two labels that are equal as text or as numbers.
-
-    >>> check_labels("levels", ["low", np.int64(3)], 1)
-    ('low', 3)
     """
+    # A word is a sequence too, of its letters.
     if isinstance(labels, str) or not isinstance(labels, Sequence | np.ndarray):
         raise ValueError(
             f"{name} must be a list of labels such as ('No', 'Yes'), got {_validate.shown(labels)}."
@@ -35,6 +33,7 @@ def check_labels(name: str, labels: Any, least: int) -> tuple[Label, ...]:
         forms = _forms(label)
         if forms is None or not str(label).strip():
             raise ValueError(f"{name} must be words, numbers, True or False, got {label!r}.")
+        # 1 and '1.0' would be one class under two names.
         if not seen.isdisjoint(forms):
             raise ValueError(f"{name} must be distinct, got {label!r} twice.")
         seen.update(forms)
@@ -82,6 +81,7 @@ def encode_labels(
 def encoded(cells: np.ndarray, classes: Sequence[Label], from_zero: bool = False) -> np.ndarray:
     """Returns the number of each cell's class (n,) in float32, NaN for one that has none."""
     numbers = range(len(classes)) if from_zero else codes(classes)
+    # Place -1, of no class, is the last, NaN.
     return np.array([*numbers, np.nan], np.float32)[class_places(cells, classes)]
 
 
@@ -114,24 +114,19 @@ def declared_classes(classes: Sequence[Label] | None, name: str, kind: Kind) -> 
 
 
 def class_places(cells: np.ndarray, classes: Sequence[Label]) -> np.ndarray:
-    """Returns the place of each cell's class (n,), as ``places``, with the number that stands in.
-
-    >>> class_places(np.array([0, -1, 1, 2]), (-1, 1))
-    array([ 0,  0,  1, -1])
-    """
-    extra = stand_in(classes)
-    found = places(cells, classes if extra is None else (*classes, extra[0]))
-    return found if extra is None else np.where(found == len(classes), extra[1], found)
+    """Returns the index of each cell's class (n,), -1 for none; see ``places``, ``stand_in``."""
+    if (extra := stand_in(classes)) is None:
+        return places(cells, classes)
+    indices = places(cells, (*classes, extra[0]))
+    return np.where(indices == len(classes), extra[1], indices)
 
 
 def stand_in(classes: Sequence[Any]) -> tuple[int, int] | None:
     """Returns which number counts as a class beside the declared ones, and the place of that class.
 
     -1 stands for 0 of the classes 0 and 1, and 0 for -1 of -1 and 1. None for other classes.
-
-    >>> stand_in((1, 0)), stand_in(("-1", "1")), stand_in((0, 1, 2))
-    ((-1, 1), (0, 0), None)
     """
+    # Data sets and libraries write the negative class as either, and the sign is all that counts.
     numbers = [_number(label) for label in classes]
     for negative, other in ((0, -1), (-1, 0)):
         if numbers in ([negative, 1], [1, negative]):
@@ -140,15 +135,11 @@ def stand_in(classes: Sequence[Any]) -> tuple[int, int] | None:
 
 
 def exact_stand_ins(cells: np.ndarray, classes: Sequence[Label]) -> np.ndarray:
-    """NOT PRIVATE: returns how many cells hold the number that stands in, and how many its class.
-
-    >>> exact_stand_ins(np.array([0, -1, 1, -1]), (0, 1))
-    array([2, 1])
-    """
+    """NOT PRIVATE: counts the cells of the number that stands in, and those of its class."""
     if (extra := stand_in(classes)) is None:
         return np.zeros(2, int)
-    found = places(cells, (*classes, extra[0]))
-    return np.array([(found == len(classes)).sum(), (found == extra[1]).sum()])
+    indices = places(cells, (*classes, extra[0]))
+    return np.array([(indices == len(classes)).sum(), (indices == extra[1]).sum()])
 
 
 def stand_in_problems(where: str, counts: np.ndarray, classes: Sequence[Label]) -> list[str]:
@@ -170,9 +161,6 @@ def places(cells: np.ndarray, labels: Sequence[Label]) -> np.ndarray:
     text and the other by its number, the first counts.
 
     Privacy: each place depends on its own cell.
-
-    >>> places(np.array(["b", "1.0", None], object), (1, "b"))
-    array([ 1,  0, -1])
     """
     known: dict[Any, int] = {}
     for place, label in enumerate(labels):
@@ -183,28 +171,23 @@ def places(cells: np.ndarray, labels: Sequence[Label]) -> np.ndarray:
         return min((known[form] for form in _forms(cell) or () if form in known), default=-1)
 
     if cells.dtype.kind in "OT":
+        # Strings alone are remembered: other cells may be unhashable, and 1 == True.
         remembered: dict[str, int] = {}
-        found = np.empty(len(cells), int)
+        indices = np.empty(len(cells), int)
         for at, cell in enumerate(cells):
             if not isinstance(cell, str):
-                found[at] = place_of(cell)
+                indices[at] = place_of(cell)
                 continue
             if cell not in remembered:
                 remembered[cell] = place_of(cell)
-            found[at] = remembered[cell]
-        return found
+            indices[at] = remembered[cell]
+        return indices
     values, positions = np.unique(cells, return_inverse=True)
     return np.array([place_of(value) for value in values], int)[positions]
 
 
 def labels_counted(classes: Sequence[Label] | None) -> str:
-    """Returns the declared labels and their numeric codes as text.
-
-    >>> labels_counted(("No", "Yes"))
-    "'No' (as -1), 'Yes' (as +1)"
-    >>> labels_counted((0, 1))
-    '0 (as -1), 1 (as +1), and -1 as 0'
-    """
+    """Returns the declared labels and their numeric codes as text."""
     classes = (-1, 1) if classes is None else classes
     signed = "+d" if len(classes) == 2 else "d"
     pairs = zip(classes, codes(classes), strict=True)
@@ -212,11 +195,7 @@ def labels_counted(classes: Sequence[Label] | None) -> str:
 
 
 def listed(shown: Sequence[str], classes: Sequence[Label]) -> str:
-    """Returns the texts of labels as one, with the number that stands for a label beside them.
-
-    >>> listed(["0", "1"], (0, 1))
-    '0, 1, and -1 as 0'
-    """
+    """Returns the texts of labels as one, with the number that stands for a label beside them."""
     extra = stand_in(classes)
     more = "" if extra is None else f", and {extra[0]} as {classes[extra[1]]!r}"
     return ", ".join(shown) + more
@@ -225,29 +204,23 @@ def listed(shown: Sequence[str], classes: Sequence[Label]) -> str:
 def decode_labels(
     encoded: np.ndarray, classes: Sequence[Label] | None, *, from_zero: bool = False
 ) -> np.ndarray:
-    """Returns the labels for numbers of ``encode_labels``.
-
-    >>> decode_labels(np.array([1.0, -1.0]), ("No", "Yes"))
-    array(['Yes', 'No'], dtype='<U3')
-    """
+    """Returns the labels for numbers of ``encode_labels``."""
     known = (-1, 1) if classes is None else tuple(classes)
     alike = len({type(label) for label in known}) == 1
+    # NumPy would make words of numbers that stand beside words.
     labels = np.array(known) if alike else np.array(known, dtype=object)
     return labels[encoded if from_zero else np.searchsorted(codes(known), encoded)]
 
 
 def codes(classes: Sequence[Label]) -> list[float]:
-    """Returns the numbers that encode declared labels.
-
-    >>> codes(("No", "Yes")), codes("abc")
-    ([-1.0, 1.0], [0.0, 1.0, 2.0])
-    """
+    """Returns the numbers that encode declared labels."""
     return [-1.0, 1.0] if len(classes) == 2 else [float(i) for i in range(len(classes))]
 
 
 def check_possible(what: str, labels: Sequence[Label], name: str, kind: Kind) -> None:
     """Raises if one of ``labels`` can equal no cell of a column that is stored so."""
     find = class_places if what == "classes" else places
+    # By the dtype alone, which is public: so it may raise.
     of_booleans = find(np.array([False, True]), labels)
     for place, label in enumerate(labels):
         possible = kind in (Kind.WORDS, Kind.MIXED) or _number(label) is not None
@@ -261,11 +234,7 @@ def check_possible(what: str, labels: Sequence[Label], name: str, kind: Kind) ->
 
 
 def label_text(cell: Any) -> str:
-    """Returns a label as text without white space around it; "" for a missing value.
-
-    >>> label_text(" Yes"), label_text(2.0), label_text(None)
-    ('Yes', '2', '')
-    """
+    """Returns a label as text without white space around it; "" for a missing value."""
     value = plain(cell)
     if value is None or isinstance(value, str | bool):
         return "" if value is None else str(value).strip()
@@ -274,11 +243,7 @@ def label_text(cell: Any) -> str:
 
 @never_raises(None)
 def plain(cell: Any) -> Label | None:
-    """Returns a label as a value of Python; None for what is missing, or no label.
-
-    >>> plain(np.int64(3)), plain(b"no"), plain(float("nan"))
-    (3, 'no', None)
-    """
+    """Returns a label as a value of Python; None for what is missing, or no label."""
     if is_no_number(cell):
         return None
     if getattr(cell, "ndim", None) == 0:
@@ -287,7 +252,7 @@ def plain(cell: Any) -> Label | None:
         cell = cell.decode("utf-8", "surrogateescape")
     if isinstance(cell, decimal.Decimal):
         cell = to_number(cell)
-    if not isinstance(cell, Label) or cell != cell:
+    if not isinstance(cell, Label) or cell != cell:  # NaN equals nothing
         return None
     # An integer of thousands of digits cannot be printed, and cannot be one of the classes.
     return None if isinstance(cell, int) and cell.bit_length() >= 1_000 else cell
@@ -302,7 +267,7 @@ def _forms(cell: Any) -> tuple[str, int | float] | tuple[str] | None:
 
 
 def _number(label: Label) -> int | float | None:
-    for convert in (int, float):
+    for convert in (int, float):  # an integer beyond 2^53 stays the number that it is
         try:
             number = convert(label) if isinstance(label, str) else label
         except ValueError:

@@ -55,8 +55,7 @@ def load(
         ``"covtype-12"``, ``"covtype-7"``, the images ``"mnist"`` and ``"cifar10"``, or a path
         ending in .csv, .npz, .npy or .parquet; or a data frame, or a mapping of columns. The named
         ones are looked for in ``$DPJAX_DATA``, in ``$DPJAX_CACHE`` (``~/.cache/dpjax``), and at
-        their publishers,
-        except for images.
+        their publishers, except for images.
       label: the label's column (of an NPZ the label's array, default ``"y"``); for a table only.
       bounds: the declared range of each feature, as ``{column: [low, high]}`` or the path of a
         JSON file that holds it, or of a CSV file ``column,low,high``; for a table only. For an NPZ
@@ -101,16 +100,18 @@ def load(
     """
     options = Options(label, bounds, classes, unit, max_records, unit_type, intercept)
     if is_scaled(name_or_path):
+        # The file holds all that was declared when it was written.
         _check_left_out(options, f"{str(name_or_path)!r}: the file", schema=schema)
         return read_scaled(name_or_path, memory_limit)
     if schema is None and isinstance(name_or_path, str | os.PathLike) and name_or_path in IMAGES:
-        if any(given is not None for given in (label, bounds, classes, intercept or None)):
+        if any(option is not None for option in (label, bounds, classes, intercept or None)):
             raise ValueError(
                 f"label, bounds, classes and intercept are for tables, not {name_or_path}."
             )
         check_units(name_or_path, options)
         return load_images(str(name_or_path))
     table = open_table(name_or_path, options, schema, memory_limit)
+    # Published data without ranges are taken as their publisher scaled them.
     unscaled = any(isinstance(column, Unscaled) for column in table.schema.columns)
     if unscaled and _is_user_table(name_or_path):
         raise ValueError(_undeclared_bounds(table))
@@ -142,9 +143,6 @@ def open_table(
       ValueError: for declarations that do not go together or do not apply; see ``load``.
 
     Privacy: raw data.
-
-    >>> open_table("randhie").schema.features[:3]
-    ('lncoins', 'idp', 'lpi')
     """
     if schema is not None:
         _check_schema_alone(name_or_path, options)
@@ -184,8 +182,8 @@ def _check_schema_alone(table: Any, options: Options) -> None:
 
 def _check_left_out(options: Options, beside: str, **others: Any) -> None:
     """Raises if an option is there beside what declares the same."""
-    given = options._replace(intercept=options.intercept or None)._asdict() | others
-    if named := [name for name, value in given.items() if value is not None]:
+    values = options._replace(intercept=options.intercept or None)._asdict() | others
+    if named := [name for name, value in values.items() if value is not None]:
         them = "it" if len(named) == 1 else "them"
         raise ValueError(f"{' and '.join(named)} must be left out beside {beside} declares {them}.")
 
@@ -194,8 +192,8 @@ def check_units(table: Any, options: Options) -> None:
     """Raises for options on units that do not go together, or with a table or ``Dataset``."""
     unit, most = options.unit, options.max_records
     if unit is None:
-        for name, given in (("max_records", most), ("unit_type", options.unit_type)):
-            if given is not None:
+        for name, value in (("max_records", most), ("unit_type", options.unit_type)):
+            if value is not None:
                 raise ValueError(f"{name} is for units: name the column that tells them by unit.")
         return
     if most is not None:
@@ -214,32 +212,27 @@ def check_units(table: Any, options: Options) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class DatasetInfo:
+class DatasetInfo(Spec):
     """Published facts about a named data set.
 
-    Args:
+    Attributes:
       name: its name in ``load``.
       rows: number of training records.
       features: number of features, without an intercept.
       unit: what one row stands for.
       task: the meaning of +1 against -1.
       source: its publisher.
-      available: whether ``load`` needs no network for it.
-      checksum: sha256 of its archive.
+      checksum: sha256 of its archive, or None for one that the user makes.
       note: terms, preprocessing, and remarks for whoever quotes a number.
       path: the archive on this machine, or None.
     """
 
-    name: str
-    rows: int
-    features: int
-    unit: str
-    task: str
-    source: str
-    available: bool
-    checksum: str
-    note: str
     path: str | None = None
+
+    @property
+    def available(self) -> bool:
+        """Whether ``load`` needs no network for it."""
+        return self.path is not None or archives.downloaded(self)
 
 
 def describe() -> list[DatasetInfo]:
@@ -256,22 +249,10 @@ def describe() -> list[DatasetInfo]:
     True
     """
     tables = ((entry, archives.find(entry.archive)) for entry in SPECS.values())
-    return [_info(*found) for found in (*tables, *map(find_images, IMAGES))]
-
-
-def _info(entry: Spec, path: pathlib.Path | None) -> DatasetInfo:
-    return DatasetInfo(
-        name=entry.name,
-        rows=entry.rows,
-        features=entry.features,
-        unit=entry.unit,
-        task=entry.task,
-        source=entry.source,
-        available=path is not None or archives.downloaded(entry),
-        checksum=entry.checksum or "none",
-        note=entry.note,
-        path=None if path is None else str(path),
-    )
+    return [
+        DatasetInfo(**vars(entry), path=None if path is None else str(path))
+        for entry, path in (*tables, *map(find_images, IMAGES))
+    ]
 
 
 def _is_user_table(table: Any) -> bool:

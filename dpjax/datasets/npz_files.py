@@ -32,6 +32,7 @@ def open_archive(path: pathlib.Path, label: str | None, memory_limit: int | None
     Privacy: errors depend on the names, shapes and dtypes of arrays only, which are taken as
       public.
     """
+    # The size of an uncompressed archive is that of its arrays.
     on_disk = memory_limit is not None and path.stat().st_size > memory_limit
     held, names, arrays = _read(path, label, on_disk)
     features, label, *of_test = names
@@ -42,13 +43,13 @@ def open_archive(path: pathlib.Path, label: str | None, memory_limit: int | None
                 f"{name!r} of {str(path)!r} is compressed, so it is read as a whole, which is "
                 "above memory_limit: save it by numpy.savez, or as NPY or Parquet."
             )
-    found = [name in arrays for name in of_test]
-    if found[0] != found[1]:
+    present = [name in arrays for name in of_test]
+    if present[0] != present[1]:
         raise ValueError(
             f"{str(path)!r} must have both {of_test[0]!r} and {of_test[1]!r}, or neither."
         )
     sources = []
-    for x, y in ((features, label), of_test)[: 1 + found[0]]:
+    for x, y in ((features, label), of_test)[: 1 + present[0]]:
         _check_shapes(path, arrays, x, y)
         cells, labels = (Rows(arrays[name]) if on_disk else arrays[name] for name in (x, y))
         sources.append(Matrix(repr(str(path)), cells, beside={label: labels}))

@@ -71,7 +71,6 @@ class Rows:
         return rows
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        del copy
         return self[:].astype(self.dtype if dtype is None else dtype, copy=False)
 
     def __repr__(self) -> str:
@@ -108,7 +107,9 @@ class MappedFile:
         self._source = source
         self._map: mmap.mmap = source._mmap  # pyright: ignore[reportAttributeAccessIssue]
         self.source_file, self._read = SourceFile(str(source.filename)), 0
+        # For ``preadv``: rows read through the map would stay in this process's memory.
         self._file = os.open(self.source_file.path, os.O_RDONLY)
+        # With the last reference, or when Python ends.
         weakref.finalize(self, os.close, self._file)
         # A view of a map has the offset of the map, not its own.
         begin = np.frombuffer(self._map, np.uint8).ctypes.data
@@ -129,23 +130,25 @@ class MappedFile:
                 self.read(start, out)
                 return out
         self.source_file.check()
-        found = np.array(self._source[index])
-        self._read += found.nbytes
+        out = np.array(self._source[index])
+        self._read += out.nbytes
+        # Pages that were touched stay until memory is short, and count as this process's.
         if self._read > _PAGES and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
             self._read = 0
-        return found
+        return out
 
     def read(self, start: int, out: np.ndarray) -> None:
         """Fills ``out`` with the rows from ``start`` on, without mapping their pages.
 
         Raises:
-          OSError: as ``rows``.
+          OSError: if the file is shorter or longer than it was, since its rows are others now.
         """
         self.source_file.check()
         place = self._offset + start * self._source.strides[0]
         left = out.reshape(-1).view(np.uint8).data
         while len(left):
+            # It may return less than was asked for.
             got = os.preadv(self._file, [left], place)
             if got == 0:
                 raise OSError(f"{self.source_file.path!r} ends before its last row.")

@@ -67,24 +67,23 @@ def write(data: Dataset, path: str | os.PathLike[str]) -> None:
     declared |= {"preprocessing": fields_of(data.preprocessing)}
     with (
         _durable.replacing(path, _durable.PRIVATE_FILE) as file,
+        # Stored, not compressed, so that the rows can be mapped.
         zipfile.ZipFile(file, "w") as archive,
     ):
         for name in _ARRAYS:
             if (leaf := getattr(data, name)) is not None:
+                # Its size is not known when the header is written, and may be above 4 GiB.
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                     _write_array(leaf, member)
         archive.writestr(DECLARED, json.dumps(declared))
 
 
 def is_scaled(table: Any) -> bool:
-    """Returns whether ``table`` is the path of a file that ``write`` made.
-
-    >>> is_scaled("people.csv")
-    False
-    """
+    """Returns whether ``table`` is the path of a file that ``write`` made."""
     named = isinstance(table, str | os.PathLike) and os.fspath(table).lower().endswith(".npz")
     if not named or not zipfile.is_zipfile(table):
         return False
+    # A damaged archive is none: reading it as a table says what is wrong.
     with contextlib.suppress(*_DAMAGED), zipfile.ZipFile(table) as archive:
         return DECLARED in archive.namelist()
     return False
@@ -111,6 +110,7 @@ def read(path: str | os.PathLike[str], memory_limit: int | None = None) -> Datas
     arrays: dict[str, Any] = {}
     for name in _ARRAYS:
         if (leaf := getattr(data, name)) is not None:
+            # A copy, as a map would change with the file.
             arrays[name] = Rows(leaf) if on_disk and name in ("x", "y") else np.array(leaf)
     return dataclasses.replace(data, **arrays)
 
@@ -175,12 +175,7 @@ def fields_of(scale: Preprocessing | None) -> dict[str, Any] | None:
 
 
 def preprocessing_of(fields: dict[str, Any] | None) -> Preprocessing | None:
-    """Returns what ``fields_of`` was made of.
-
-    >>> from dpjax.datasets.encoders import Numeric
-    >>> preprocessing_of(fields_of(Preprocessing((Numeric("age", 0.0, 99.0),)))).features
-    ('age',)
-    """
+    """Returns what ``fields_of`` was made of."""
     if fields is None:
         return None
     # JSON knows no tuples, and a preprocessing is compared and hashed by them.

@@ -1,5 +1,6 @@
 """The scaling of features by declared numbers, of one record at a time."""
 
+import math
 from typing import TypeVar
 
 import numpy as np
@@ -11,11 +12,8 @@ ROWS_IN_CACHE = 1024
 
 
 def to_range(values: np.ndarray, low: Limit, high: Limit, least: float = 0.0) -> np.ndarray:
-    """Clamps float64 values to declared ranges, and maps those to [``least``, 1]; in place.
-
-    >>> to_range(np.array([30.0, 90.0, np.nan]), 20.0, 40.0, -1.0)
-    array([ 0.,  1., nan])
-    """
+    """Clamps float64 values to declared ranges, and maps those to [``least``, 1]; in place."""
+    # Both pass NaN on.
     np.minimum(np.maximum(values, low, out=values), high, out=values)
     values -= low
     values /= high - low
@@ -60,7 +58,9 @@ def normalise(
                 to_range(block, *ranges, least)
             norm = np.sqrt(np.einsum("ij,ij->i", block, block) + intercept)[:, None]
             if constant is not None:
+                # A null record stays one.
                 norm = np.where(np.isnan(norm), np.nan, constant)
+            # A row of zeros stays one.
             norm[norm == 0] = 1.0
             place = out[start : start + ROWS_IN_CACHE]
             np.divide(block, norm, out=place[:, :features], casting="unsafe")
@@ -69,17 +69,23 @@ def normalise(
     return out
 
 
-def finite_or_nan(given: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+def linear_scale(columns: int, intercept: bool) -> tuple[float, float]:
+    """Returns ``least`` and ``constant`` of ``normalise`` for rows that are linear in the columns.
+
+    The constant is the largest norm that there can be: a column, which may have several indicators,
+    adds at most 1 to its square.
+    """
+    return -1.0, math.sqrt(columns + intercept)
+
+
+def finite_or_nan(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Returns a float64 copy with infinities as NaN, so that clamping cannot make them finite.
 
     ``out`` is float64 memory for as many rows or more, or None for new memory.
-
-    >>> finite_or_nan(np.array([1, np.inf]))
-    array([ 1., nan])
     """
-    block = np.empty(given.shape) if out is None else out[: len(given)]
+    block = np.empty(values.shape) if out is None else out[: len(values)]
     with np.errstate(all="ignore"):
-        np.copyto(block, given, casting="unsafe")
+        np.copyto(block, values, casting="unsafe")
     finite = np.isfinite(block)
     if not finite.all():
         block[~finite] = np.nan

@@ -17,6 +17,7 @@ import numpy as np
 from dpjax import _validate
 from dpjax.datasets.cells import check_names, to_day
 from dpjax.datasets.csv_files import CsvFile, few
+from dpjax.datasets.dataset import Preprocessing
 from dpjax.datasets.encoders import (
     Categorical,
     ClassLabel,
@@ -107,13 +108,18 @@ class Schema:
                 "schema must be the path of a TOML file or a mapping, got "
                 f"{_validate.shown(content)}."
             )
-        return _Reader(where).schema(content)
+        return _schema(where, content)
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The mapping of features and labels that is declared."""
+        encoders = tuple(column for column in self.columns if column.features)
+        return Preprocessing(encoders, self.intercept, self.label.classes, self.label.bounds)
 
     @property
     def features(self) -> tuple[str, ...]:
         """Names of the features that a row has, the intercept's included."""
-        names = [name for column in self.columns for name in column.features]
-        return (*names, *(("intercept",) if self.intercept else ()))
+        return self.preprocessing.features
 
 
 def check_table(schema: Schema, source: Source) -> None:
@@ -123,6 +129,7 @@ def check_table(schema: Schema, source: Source) -> None:
     """
     unit = () if schema.unit is None else (schema.unit,)
     declared = [schema.label.column, *unit, *(column.name for column in schema.columns)]
+    # All at once: who declares many columns should not start over for each.
     problems = []
     if absent := [name for name in declared if name not in source.names]:
         near = difflib.get_close_matches(absent[0], source.names, 1)
@@ -171,20 +178,14 @@ def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
 
 
 def key_of(name: str) -> str:
-    """Returns a column's name as a key of TOML.
-
-    >>> key_of("age"), key_of("hours.per.week")
-    ('age', '"hours.per.week"')
-    """
+    """Returns a column's name as a key of TOML."""
+    # What TOML takes without quotes.
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quoted(name)
 
 
 def quoted(text: str) -> str:
-    r"""Returns text as a string of TOML.
-
-    >>> print(quoted('the "best"'))
-    "the \"best\""
-    """
+    """Returns text as a string of TOML."""
+    # A string of JSON is one of TOML, but for DEL.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -193,9 +194,6 @@ def column_of(name: str, declaration: Mapping[str, Any], where: str = "the schem
 
     A declaration is as under ``[columns.NAME]``, or as ``Column.declaration`` returns it; errors
     call the schema ``where``.
-
-    >>> column_of("age", {"bounds": [17, 90]})
-    Numeric(name='age', low=17.0, high=90.0, missing=None)
     """
     said = f"columns.{key_of(name)} of {where}"
     if inner := [key for key, value in declaration.items() if isinstance(value, Mapping)]:
@@ -227,9 +225,8 @@ def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
 
 def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> Categorical:
     levels = check_labels(f"levels of {said}", declaration["levels"], 1)
-    return Categorical(
-        name, levels, _validate.flag(f"other of {said}", declaration.get("other", False))
-    )
+    other = _validate.flag(f"other of {said}", declaration.get("other", False))
+    return Categorical(name, levels, other)
 
 
 def _ordered(said: str, name: str, declaration: Mapping[str, Any]) -> Ordinal:
@@ -259,6 +256,7 @@ def _bounds(said: str, pair: Any) -> tuple[float, float, bool]:
     if any(of_dates) != all(of_dates):
         raise ValueError(f"{said} must be two numbers or two dates, got one of each.")
     low, high = (_day(said, end) if all(of_dates) else _validate.finite(said, end) for end in pair)
+    # Ends at those of float64 would be divided by infinity.
     if not (low < high and math.isfinite(high - low)):
         raise ValueError(f"{said} must be finite with low < high, got {list(map(str, pair))}.")
     return low, high, all(of_dates)
@@ -271,124 +269,108 @@ def _day(said: str, value: Any) -> float:
     return day
 
 
-class _Reader:
-    """Reads the parts of a schema that is called ``where``."""
-
-    def __init__(self, where: str):
-        self._where = where
-
-    def schema(self, content: Mapping[str, Any]) -> Schema:
-        known = ("intercept", "quoted_line_breaks", "label", "unit", "columns")
-        _check_keys(self._where, content, known)
-        parts = {name: self._part(content, name) for name in ("label", "unit", "columns")}
-        columns: dict[str, Mapping[str, Any]] = {}
-        for name, declaration in parts["columns"].items():
-            if not isinstance(declaration, Mapping):
-                raise ValueError(
-                    f"columns.{key_of(name)} of {self._where} must be a table, such as "
-                    f"{{bounds = [0, 1]}}, got {_validate.shown(declaration)}."
-                )
-            columns[str(name)] = declaration
-        self._check_filled(parts["label"], parts["unit"], columns)
-        label = self._label(parts["label"])
-        unit = max_records = unit_type = None
-        if "unit" in content:
-            unit, max_records, unit_type = self._unit(parts["unit"])
-        breaks = content.get("quoted_line_breaks")
-        if breaks is not None:
-            breaks = _validate.flag(f"quoted_line_breaks of {self._where}", breaks)
-        for role, column in (("label", label.column), ("unit", unit)):
-            if column in columns:
-                raise ValueError(
-                    f"{self._where} declares {column!r} as the {role} and under [columns]: a "
-                    f"{role} is no feature, so remove [columns.{key_of(column)}]."
-                )
-        if unit == label.column:
-            raise ValueError(f"{self._where} declares {unit!r} as label and unit: choose one.")
-        made = Schema(
-            label,
-            tuple(column_of(name, each, self._where) for name, each in columns.items()),
-            unit,
-            max_records,
-            _validate.flag(f"intercept of {self._where}", content.get("intercept", True)),
-            unit_type,
-            breaks,
+def _schema(where: str, content: Mapping[str, Any]) -> Schema:
+    """Returns the schema that a TOML file or a mapping holds; errors call it ``where``."""
+    _check_keys(where, content, ("intercept", "quoted_line_breaks", "label", "unit", "columns"))
+    label, unit, columns = (
+        _table(f"{name} of {where}", content.get(name, {}), f", [{name}]")
+        for name in ("label", "unit", "columns")
+    )
+    columns = {
+        str(name): _table(
+            f"columns.{key_of(str(name))} of {where}", part, " such as {bounds = [0, 1]}"
         )
-        names = made.features
-        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        for name, part in columns.items()
+    }
+    # Before any part is read: a template that is not filled in should say that, and all of it.
+    named = {f"columns.{key_of(name)}": part for name, part in columns.items()}
+    _check_filled(where, {"label": label, "unit": unit} | named)
+    declared = _label(f"label of {where}", label)
+    unit_column = max_records = None
+    if "unit" in content:
+        unit_column, max_records = _unit(f"unit of {where}", unit)
+    breaks = content.get("quoted_line_breaks")
+    if breaks is not None:
+        breaks = _validate.flag(f"quoted_line_breaks of {where}", breaks)
+    for role, column in (("label", declared.column), ("unit", unit_column)):
+        if column in columns:
             raise ValueError(
-                f"{self._where} gives two features the name {twice[0]!r}: rename a column or level."
+                f"{where} declares {column!r} as the {role} and under [columns]: a "
+                f"{role} is no feature, so remove [columns.{key_of(column)}]."
             )
-        if not any(column.features for column in made.columns):
-            raise ValueError(
-                f"{self._where} declares no feature: declare a column beside the label."
-            )
-        return made
+    if unit_column == declared.column:
+        raise ValueError(f"{where} declares {unit_column!r} as label and unit: choose one.")
+    schema = Schema(
+        declared,
+        tuple(column_of(name, part, where) for name, part in columns.items()),
+        unit_column,
+        max_records,
+        _validate.flag(f"intercept of {where}", content.get("intercept", True)),
+        unit.get("type"),
+        breaks,
+    )
+    names = schema.features
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ValueError(
+            f"{where} gives two features the name {twice[0]!r}: rename a column or level."
+        )
+    if not any(column.features for column in schema.columns):
+        raise ValueError(f"{where} declares no feature: declare a column beside the label.")
+    return schema
 
-    def _part(self, content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-        part = content.get(name, {})
-        if not isinstance(part, Mapping):
-            raise ValueError(
-                f"{name} of {self._where} must be a table, [{name}], got {_validate.shown(part)}."
-            )
-        return part
 
-    def _check_filled(
-        self,
-        label: Mapping[str, Any],
-        unit: Mapping[str, Any],
-        columns: Mapping[str, Mapping[str, Any]],
-    ) -> None:
-        declared = {"label": label, "unit": unit}
-        declared |= {
-            f"columns.{key_of(name)}": declaration for name, declaration in columns.items()
-        }
-        empty = [
-            f"{part}.{key}"
-            for part, declaration in declared.items()
-            for key, value in declaration.items()
-            if (isinstance(value, str) and not value.strip() and key == "column")
-            or (isinstance(value, Sequence) and not isinstance(value, str) and not len(value))
-        ]
-        if empty:
-            raise ValueError(
-                f"{self._where} is still to be filled in, from public knowledge and not from the "
-                f"records: {', '.join(empty)}. What does not apply is removed."
-            )
+def _table(said: str, part: Any, example: str) -> Mapping[str, Any]:
+    if not isinstance(part, Mapping):
+        raise ValueError(f"{said} must be a table{example}, got {_validate.shown(part)}.")
+    return part
 
-    def _label(self, part: Mapping[str, Any]) -> ClassLabel | NumberLabel:
-        said = f"label of {self._where}"
-        _check_keys(said, part, ("column", "classes", "bounds"))
-        column = self._column(said, part)
-        if ("classes" in part) == ("bounds" in part):
-            raise ValueError(
-                f'{said} must declare classes, such as ["no", "yes"], or the bounds of a number: '
-                f"it declares {'both' if 'bounds' in part else 'neither'}."
-            )
-        if "classes" in part:
-            return ClassLabel(column, check_labels(f"classes of the {said}", part["classes"], 2))
-        low, high, of_dates = _bounds(f"bounds of the {said}", part["bounds"])
-        if of_dates:
-            raise ValueError(f"bounds of the {said} must be numbers: a date cannot be a label.")
-        return NumberLabel(column, low, high)
 
-    def _unit(self, part: Mapping[str, Any]) -> tuple[str, int, str | None]:
-        said = f"unit of {self._where}"
-        _check_keys(said, part, ("column", "max_records", "type"))
-        column = self._column(said, part)
-        if "max_records" not in part:
-            raise ValueError(
-                f"max_records of the {said} must say how many records of one {column} count at "
-                "most: declare a number without looking at the data."
-            )
-        most = _validate.positive_int(f"max_records of the {said}", part["max_records"])
-        return column, most, part.get("type")
+def _check_filled(where: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
+    empty = [
+        f"{name}.{key}"
+        for name, part in parts.items()
+        for key, value in part.items()
+        if (isinstance(value, str) and not value.strip() and key == "column")
+        or (isinstance(value, Sequence) and not isinstance(value, str) and not len(value))
+    ]
+    if empty:
+        raise ValueError(
+            f"{where} is still to be filled in, from public knowledge and not from the records: "
+            f"{', '.join(empty)}. What does not apply is removed."
+        )
 
-    def _column(self, said: str, part: Mapping[str, Any]) -> str:
-        column = part.get("column")
-        if not isinstance(column, str):
-            raise ValueError(f"{said} must name its column, got {_validate.shown(column)}.")
-        return column
+
+def _label(said: str, part: Mapping[str, Any]) -> ClassLabel | NumberLabel:
+    column = _column(said, part, ("column", "classes", "bounds"))
+    if ("classes" in part) == ("bounds" in part):
+        raise ValueError(
+            f'{said} must declare classes, such as ["no", "yes"], or the bounds of a number: '
+            f"it declares {'both' if 'bounds' in part else 'neither'}."
+        )
+    if "classes" in part:
+        return ClassLabel(column, check_labels(f"classes of the {said}", part["classes"], 2))
+    low, high, of_dates = _bounds(f"bounds of the {said}", part["bounds"])
+    if of_dates:
+        raise ValueError(f"bounds of the {said} must be numbers: a date cannot be a label.")
+    return NumberLabel(column, low, high)
+
+
+def _unit(said: str, part: Mapping[str, Any]) -> tuple[str, int]:
+    column = _column(said, part, ("column", "max_records", "type"))
+    if "max_records" not in part:
+        raise ValueError(
+            f"max_records of the {said} must say how many records of one {column} count at "
+            "most: declare a number without looking at the data."
+        )
+    return column, _validate.positive_int(f"max_records of the {said}", part["max_records"])
+
+
+def _column(said: str, part: Mapping[str, Any], known: Sequence[str]) -> str:
+    _check_keys(said, part, known)
+    column = part.get("column")
+    if not isinstance(column, str):
+        raise ValueError(f"{said} must name its column, got {_validate.shown(column)}.")
+    return column
 
 
 def _check_keys(said: str, part: Mapping[str, Any], known: Sequence[str]) -> None:

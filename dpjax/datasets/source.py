@@ -7,9 +7,8 @@ import numpy as np
 
 from dpjax.datasets.cells import Kind, to_numbers
 
-ROWS_AT_ONCE = (
-    8192  # bounds every temporary: the float64 copy of one block of 54 features is 3.5 MB
-)
+# Bounds every temporary: the float64 copy of one block of 54 features is 3.5 MB.
+ROWS_AT_ONCE = 8192
 
 
 class Source:
@@ -49,7 +48,7 @@ class Source:
         numeric: Collection[str] = (),
         together: Sequence[str] = (),
     ) -> list[np.ndarray]:
-        """Returns what ``at`` does, after the columns ``together`` as ``numbers``, if any."""
+        """Returns the numbers of the columns ``together``, if any, then the cells of the others."""
         first = [self.numbers(index, together)] if together else []
         return first + self.at(index, wanted, numeric)
 

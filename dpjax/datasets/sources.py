@@ -18,34 +18,23 @@ SUFFIXES = (".csv", ".npz", *columnar.OPENED)
 
 
 def is_table_path(table: Any) -> bool:
-    """Returns whether ``table`` is the path of a CSV, NPZ, NPY or Parquet file.
-
-    >>> is_table_path("patients.CSV"), is_table_path("randhie")
-    (True, False)
-    """
+    """Returns whether ``table`` is the path of a CSV, NPZ, NPY or Parquet file."""
     return isinstance(table, str | os.PathLike) and os.fspath(table).lower().endswith(SUFFIXES)
 
 
 def has_columns(table: Any) -> bool:
-    """Returns whether ``table`` has named columns: a data frame, mapping or structured array.
-
-    >>> has_columns({"age": [30, 60]}), has_columns(np.zeros((2, 1)))
-    (True, False)
-    """
+    """Returns whether ``table`` has named columns: a data frame, mapping or structured array."""
     return column_keys(table) is not None
 
 
 def column_keys(table: Any) -> dict[str, Any] | None:
-    """Returns the column names as text, each with its key in the table; or None.
-
-    >>> column_keys({"age": [30], 2: [1]}), column_keys([1.0])
-    ({'age': 'age', '2': 2}, None)
-    """
+    """Returns the column names as text, each with its key in the table; or None."""
     if isinstance(table, Mapping):
         names: Any = list(table)
     elif isinstance(table, np.ndarray):
         names = table.dtype.names
     else:
+        # Of pyarrow ``columns`` are the cells.
         names = getattr(table, "column_names", getattr(table, "columns", None))
     if names is None:
         return None
@@ -77,7 +66,6 @@ class Frame(Source):
     def at(
         self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
     ) -> list[np.ndarray]:
-        del numeric
         return [self._cells(name)[index] for name in wanted]
 
     def _cells(self, name: str) -> np.ndarray:
@@ -85,6 +73,7 @@ class Frame(Source):
             cells = cells_of(self._table[self._keys[name]])
             if len(cells) != self.size:
                 raise ValueError("all columns of the table must have the same number of cells.")
+            # Converted once, of which blocks are slices.
             self._held[name] = cells
         return self._held[name]
 
@@ -107,10 +96,8 @@ def open_source(
 
     Raises:
       FileNotFoundError: if there is no such file.
-      ValueError: if it is no table, or one that is read as a whole and exceeds the limit.
-
-    >>> open_source({"age": [30, None]}).source.names
-    ('age',)
+      ValueError: if it is no table, or one that is read as a whole and exceeds the limit, which
+        tells that its size is above it, as the shapes of arrays are told.
     """
     if not is_table_path(table):
         keys = column_keys(table)
@@ -129,11 +116,11 @@ def open_source(
         columns = len(source.names) - 1 if width is None else width
         exceeds = memory_limit is not None and 4 * source.size * columns > memory_limit
         return OpenTable(source, on_disk=exceeds)
-    size = path.stat().st_size
-    if memory_limit is not None and size > memory_limit:
+    if memory_limit is not None and path.stat().st_size > memory_limit:
+        # Without the size, which would tell n to a few records.
         raise ValueError(
-            f"{str(path)!r} has {size:,} bytes, above memory_limit={memory_limit:,}, and a CSV is "
-            "read as a whole: save it as Parquet or NPY, whose rows can stay on disk."
+            f"{str(path)!r} is above memory_limit={memory_limit:,}, and a CSV is read as a whole: "
+            "save it as Parquet or NPY, whose rows can stay on disk."
         )
     return OpenTable(CsvFile(path, quoted_line_breaks))
 
@@ -146,9 +133,6 @@ def open_features(table: Any, columns: Sequence[str]) -> Source:
     Raises:
       FileNotFoundError: if there is no such file.
       ValueError: if a column is missing, or an array has another shape.
-
-    >>> open_features(np.zeros((2, 1)), ["age"]).names
-    ('age',)
     """
     if is_table_path(table) and str(table).lower().endswith(".npz"):
         table = read_features(existing(table))

@@ -45,10 +45,8 @@ def sparse_high_dimensional(
     >>> data.x.shape, data.test_x.shape, data.max_norm
     ((20, 50), (20, 50), 1.0)
     """
-    n, p = (
-        _validate.positive_int("data_size", data_size),
-        _validate.positive_int("dimension", dimension),
-    )
+    n = _validate.positive_int("data_size", data_size)
+    p = _validate.positive_int("dimension", dimension)
     for name, count in (("informative", informative), ("active", active)):
         if _validate.positive_int(name, count) > p:
             raise ValueError(f"{name} must be at most dimension={p}, got {count}.")
@@ -112,6 +110,7 @@ def planted_phases(
     random = np.random.default_rng(seed)
     w = _on_sphere(random.normal(size=p)) * norm
     x = _on_sphere(random.normal(size=(n, p))).astype(np.float32)
+    # Of the rounded directions, so that the loss at w* is 0 but for rounding.
     y = ((x @ w) ** 2).astype(np.float32)
     return Planted(Dataset(x, y, None, None, "planted-phases", "row", 1.0), w)
 

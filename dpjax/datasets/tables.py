@@ -68,7 +68,8 @@ class Table(NamedTuple):
         Privacy: row i depends on record i alone; a row that is a unit, on its records.
         """
         schema, source = self.schema, self.source
-        label, scale = schema.label, preprocessing_of(schema)
+        label, scale = schema.label, schema.preprocessing
+        # Left out by ``check_table`` where the classes are still to be declared.
         label.check_stored(source)
         for problem in undeclared_line_breaks(schema, source):
             raise ValueError(problem)
@@ -84,13 +85,14 @@ class Table(NamedTuple):
         owners = None
         if self.opened.on_disk:
             x = Rows(_Encoded(source, scale.wanted, scale.encode, (len(scale.features),)))
-            asked = [label.column], {label.column} if label.numeric else set()
-            y = Rows(_Encoded(source, asked, lambda cells: label.encode(*cells), ()))
+            wanted = [label.column], {label.column} if label.numeric else set()
+            y = Rows(_Encoded(source, wanted, lambda cells: label.encode(*cells), ()))
         else:
             x, y, owners = _encoded(source, scale, label, schema.unit)
         test_x = test_y = None
         if self.opened.test is not None:
             test_x, test_y, _ = _encoded(self.opened.test, scale, label)
+        # Rows have norm 1, or at most 1 where a constant divides them.
         data = Dataset(x, y, test_x, test_y, self.name, self.unit, 1.0, scale)
         if schema.unit is None or schema.max_records is None:
             return data
@@ -157,11 +159,7 @@ def _schema_of(opened: OpenTable, options: Options) -> Schema:
 
 
 def scaled_columns(columns: Sequence[str], bounds: Bounds | None) -> tuple[Column, ...]:
-    """Returns columns of numbers with these bounds, see ``read_ranges``; unscaled without any.
-
-    >>> scaled_columns(["age"], {"age": [0, 120]})
-    (Numeric(name='age', low=0.0, high=120.0, missing=None),)
-    """
+    """Returns columns of numbers with these bounds, see ``read_ranges``; unscaled without any."""
     if bounds is None:
         return tuple(map(Unscaled, columns))
     ranges = zip(*(end.tolist() for end in read_ranges(bounds, columns)), strict=True)
@@ -174,35 +172,17 @@ def check_size(source: Source) -> None:
         raise ValueError(f"{source.where} has no records: training needs at least one.")
 
 
-def preprocessing_of(schema: Schema) -> Preprocessing:
-    """Returns the mapping of features and labels that a schema declares.
-
-    >>> schema = {"label": {"column": "y", "bounds": [0, 9]}, "columns": {"x": {"order": "ab"}}}
-    >>> schema["columns"]["x"]["order"] = ["a", "b"]
-    >>> preprocessing_of(Schema.read(schema)).rows({"x": ["b", "a"]}).round(4)
-    array([[ 0.7071,  0.7071],
-           [-0.7071,  0.7071]], dtype=float32)
-    """
-    encoders = tuple(column for column in schema.columns if column.features)
-    return Preprocessing(
-        encoders,
-        schema.intercept,
-        schema.label.classes,
-        schema.label.bounds,
-    )
-
-
 class _Encoded:
     """Encoded rows of a table that stays on disk, as an array-like."""
 
     def __init__(
-        self, source: Source, asked: tuple[Any, ...], encode: Callable, shape: tuple[int, ...]
+        self, source: Source, wanted: tuple[Any, ...], encode: Callable, shape: tuple[int, ...]
     ):
-        self._source, self._asked, self._encode = source, asked, encode
+        self._source, self._wanted, self._encode = source, wanted, encode
         self.shape, self.dtype = (source.size, *shape), np.dtype(np.float32)
 
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
-        return self._encode(self._source.read(index, *self._asked))
+        return self._encode(self._source.read(index, *self._wanted))
 
 
 def _encoded(
@@ -216,6 +196,7 @@ def _encoded(
     numeric |= {label.column} if label.numeric else set()
     beside = [label.column, *([] if unit is None else [unit])]
     count = len(wanted) + bool(together)
+    # Filled block by block: joining blocks at the end would take twice the memory.
     x = np.empty((source.size, len(scale.features)), np.float32)
     y = np.empty(source.size, np.float32)
     owners, start = [], 0
@@ -244,9 +225,6 @@ def read_ranges(bounds: Bounds, columns: Sequence[str]) -> Ranges:
         that is not a finite ``low < high``.
 
     Privacy: the ranges must be known without looking at the data.
-
-    >>> read_ranges({"age": [0, 120]}, ["age"])
-    (array([0.]), array([120.]))
     """
     declared: Any = bounds
     if isinstance(bounds, str | os.PathLike):
@@ -262,18 +240,8 @@ def read_ranges(bounds: Bounds, columns: Sequence[str]) -> Ranges:
             f"bounds name {few(unknown)}, which are not features of the table: remove them. Its "
             f"features are {few(columns)}."
         )
-    pairs = np.array([_pair(column, declared[column]) for column in columns])
-    return pairs[:, 0], pairs[:, 1]
-
-
-def _pair(column: str, pair: Any) -> tuple[float, float]:
-    name = f"bounds of column {column!r}"
-    try:
-        low, high = (float(end) for end in pair)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be two numbers [low, high], got {pair!r}.") from None
-    if not (low < high and np.isfinite(high - low)):
-        raise ValueError(f"{name} must be finite with low < high, got {pair!r}.")
+    pairs = [_validate.interval(f"bounds of column {c!r}", declared[c]) for c in columns]
+    low, high = np.array(pairs, np.float64).T
     return low, high
 
 

@@ -21,7 +21,6 @@ from dpjax.datasets.labels import (
     stand_in_problems,
 )
 from dpjax.datasets.schema import Schema
-from dpjax.datasets.tables import preprocessing_of
 
 MOST_CLASSES = 20  # a column with more distinct values is not a label of classes
 _SHOWN = 8  # levels named in one remark
@@ -44,7 +43,7 @@ class Tally:
     """NOT PRIVATE: counts of a table's records, added up block by block."""
 
     def __init__(self, schema: Schema, said: str):
-        self._schema, self._said, self._scale = schema, said, preprocessing_of(schema)
+        self._schema, self._said, self._scale = schema, said, schema.preprocessing
         self._columns = self._scale.encoders
         names = self._scale.columns
         label, unit = schema.label, schema.unit
@@ -73,6 +72,7 @@ class Tally:
         for column, held in zip(self._columns, cells, strict=True):
             name, part = column.name, column.encode(held)
             parts.append(part)
+            # Both leave NaN out.
             self._least[name] = np.fmin(self._least[name], np.fmin.reduce(part))
             self._most[name] = np.fmax(self._most[name], np.fmax.reduce(part))
             if isinstance(column, Dates):
@@ -284,8 +284,8 @@ def _narrow(where: str, spans: Sequence[float]) -> list[str]:
 
 
 def _no_dates(cells: np.ndarray, count: int) -> list[str]:
-    found = (text for cell in cells if np.isnan(to_day(cell)) and (text := label_text(cell)))
-    return list(itertools.islice((text for text in found if text.lower() not in MISSING), count))
+    texts = (text for cell in cells if np.isnan(to_day(cell)) and (text := label_text(cell)))
+    return list(itertools.islice((text for text in texts if text.lower() not in MISSING), count))
 
 
 def _of_dates(name: str, cells: list[str]) -> str:

@@ -120,6 +120,7 @@ def _kinds(source: Source) -> Mapping[str, Kind]:
     unstated = [name for name, kind in kinds.items() if kind == Kind.MIXED]
     if not unstated:
         return kinds
+    # Most cells decide, so that a few strange ones do not.
     numbers, dates = np.zeros((2, len(unstated)), int)
     for block in source.blocks(unstated, unstated):
         numbers += [int(np.isfinite(to_numbers(cells)).sum()) for cells in block]

@@ -95,6 +95,7 @@ def _owners(by: Any, rows: int, unit_type: str | None) -> np.ndarray:
         raise ValueError("by must have one entry for each record.")  # n may be private
     owner = np.full(rows, -1)
     if cells.dtype.kind in "iu":
+        # By value; numbered anew by first appearance, as names below are.
         _, first, inverse = np.unique(cells, return_index=True, return_inverse=True)
         rank = np.empty(len(first), np.int64)
         rank[np.argsort(first)] = np.arange(len(first))
@@ -116,11 +117,13 @@ def _owners(by: Any, rows: int, unit_type: str | None) -> np.ndarray:
 
 def _places(owner: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """Returns the records that are kept, their units, their places there, and how many units."""
+    # Stable, so that the first records of a unit are the first of the data.
     order = np.argsort(owner, kind="stable")
     order = order[owner[order] >= 0]
     units = owner[order]
+    # Records are sorted by unit now: a unit starts where the number changes.
     starts = np.flatnonzero(np.r_[True, units[1:] != units[:-1]])
     sizes = np.diff(np.r_[starts, len(order)])
     place = np.arange(len(order)) - np.repeat(starts, sizes)
-    kept = place < most
-    return order[kept], units[kept], place[kept], len(starts)
+    counted = place < most
+    return order[counted], units[counted], place[counted], len(starts)

@@ -31,11 +31,6 @@ def features(x: Any) -> np.ndarray:
     Raises:
       ValueError: for another shape, or a dtype of other things than real numbers.
       TypeError: for a sparse matrix.
-
-    >>> features([[1, 2.5], ["a", 1j], ["3", None]])
-    array([[1. , 2.5],
-           [nan, nan],
-           [3. , nan]])
     """
     array, kind = _read("X", x)
     if array.ndim != 2:
@@ -97,14 +92,12 @@ def numbers(y: Any, low: float, high: float) -> np.ndarray:
 
     Raises:
       ValueError: for another shape, or a dtype of other things than real numbers.
-
-    >>> numbers([0, 5.0, 10, 11, "x"], 0.0, 10.0)
-    array([-1.,  0.,  1., nan, nan], dtype=float32)
     """
-    given = labels(y)
-    if given.kind != Kind.WORDS and not may_be_numbers(given.kind, ""):
-        raise ValueError(f"y must hold numbers, got {given.kind.value}.")
-    return NumberLabel("y", low, high).encode(given.cells)
+    cells, kind = labels(y)
+    # Words may be numbers, and one that is none makes a null record.
+    if kind != Kind.WORDS and not may_be_numbers(kind, ""):
+        raise ValueError(f"y must hold numbers, got {kind.value}.")
+    return NumberLabel("y", low, high).encode(cells)
 
 
 def declared_labels(classes: Sequence[Any]) -> np.ndarray:
@@ -112,12 +105,9 @@ def declared_labels(classes: Sequence[Any]) -> np.ndarray:
 
     Raises:
       ValueError: for fewer than two, one twice, of two kinds, or such as equal nothing.
-
-    >>> declared_labels(("sun", "rain")).tolist()
-    ['rain', 'sun']
     """
-    given = np.asarray(classes).tolist() if hasattr(classes, "__array__") else classes
-    known = check_labels("classes", given, 1)
+    listed = np.asarray(classes).tolist() if hasattr(classes, "__array__") else classes
+    known = check_labels("classes", listed, 1)
     if len(known) < 2:
         # scikit-learn's checks look for the words "one class".
         raise ValueError(f"classes must be two labels or more, got one class: {classes!r}.")
@@ -145,6 +135,7 @@ def _read(name: str, data: Any) -> tuple[np.ndarray, Kind]:
                 f"{name} must be an array, or lists of one length; those given are ragged."
             ) from None
     array = np.asarray(data)
+    # By the dtype: a complex number in a list is a cell that is none.
     if array.dtype.kind == "c":
         raise ValueError(f"Complex data not supported: {name} must hold real values.")
     if array.ndim == 1 and (hasattr(data, "dtype") or hasattr(data, "to_pylist")):

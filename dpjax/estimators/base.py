@@ -69,8 +69,8 @@ class PrivateEstimator(BaseEstimator):
     _penalty: ClassVar[float]
     """The default regularization, times n epsilon."""
 
-    def _encode(self, y: Any) -> tuple[np.ndarray, tuple[Any, ...] | None]:
-        """Returns encoded labels, and those that count, as ``guarantee.statement`` takes them."""
+    def _encode(self, y: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        """Returns encoded labels, and what was declared of them as ``guarantee.statement`` asks."""
         raise NotImplementedError
 
     def _objective(self, size: int) -> Objective:
@@ -101,11 +101,11 @@ class PrivateEstimator(BaseEstimator):
         """
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None.")
-        encoded, told = self._encode(y)
-        self._explain(self._fit(X, encoded, groups, told))
+        encoded, declared = self._encode(y)
+        self._explain(self._fit(X, encoded, groups, declared))
         return self
 
-    def _fit(self, X: Any, y: np.ndarray, groups: Any, told: Any) -> np.ndarray:
+    def _fit(self, X: Any, y: np.ndarray, groups: Any, declared: Mapping[str, Any]) -> np.ndarray:
         x = arrays.features(X)
         if len(x) != len(y):
             raise ValueError("X and y must have one length: pass one label in y for each row of X.")
@@ -119,17 +119,16 @@ class PrivateEstimator(BaseEstimator):
         data = self._grouped(data, groups)
         planned = self._configure(data.size, x.shape[1] + self._scaling.intercept)
         self.settings_: dict[str, Any] = {}
-        self.solution_ = self._train(planned, data)
-        for remark in self.solution_.remarks:
+        solution = self.solution_ = self._train(planned, data)
+        for remark in solution.remarks:
             warnings.warn(remark, RuntimeWarning, stacklevel=3)
-        made = self.solution_
         text = guarantee.statement(
-            made.algorithm, data.unit, made.reproducible, told, part=made.part
+            solution.algorithm, data.unit, solution.reproducible, part=solution.part, **declared
         )
         self._guarantee = f"{text}\n{_BEFORE}"
         self._fits = (_PROCESS, len(_unbooked)) if self.ledger is None else None
-        self.releasable_ = self.solution_.releasable
-        self._params = np.asarray(self.solution_.params, np.float64)
+        self.releasable_ = solution.releasable
+        self._params = np.asarray(solution.params, np.float64)
         return self._params
 
     @property
@@ -161,9 +160,9 @@ class PrivateEstimator(BaseEstimator):
             strength = self._penalty / (size * self.epsilon)
         return _validate.non_negative("regularization", strength)
 
-    def _note_features(self, given: Any, x: np.ndarray, reset: bool) -> None:
+    def _note_features(self, X: Any, x: np.ndarray, reset: bool) -> None:
         # Their number, and their names in a data frame: set by ``fit``, then compared.
-        named: Any = given if hasattr(given, "columns") else x
+        named: Any = X if hasattr(X, "columns") else x
         validate_data(self, named, reset=reset, skip_check_array=True)
 
     def _grouped(self, data: Dataset, groups: Any) -> Dataset:
@@ -179,11 +178,13 @@ class PrivateEstimator(BaseEstimator):
                 "groups need max_records: declare how many records of one unit count, such as "
                 "max_records=10, without looking at the data."
             )
+        # With groups a row is not what is protected.
         unit = "person" if self.unit == "row" else self.unit
         return group(data, groups, self.max_records, unit, self.unit_type)
 
     def _configure(self, count: int, dimension: int) -> Algorithm | SearchPlan:
         delta, size = self.delta, self.data_size
+        # Either would be read off n, which this relation keeps private.
         if self.relation == "add_or_remove_one" and (delta is None or size is None):
             raise ValueError(
                 "under add_or_remove_one n is private: declare delta and data_size yourself."
@@ -205,15 +206,16 @@ class PrivateEstimator(BaseEstimator):
             _validate.choice(f"option of {self.solver}", name, takes)
 
         def make(budget: PrivacyBudget, **setting: Any) -> Algorithm:
-            one = copy.copy(self)
+            # The argument stays as it was declared, for ``get_params`` and ``clone``.
+            trial = copy.copy(self)
             if "regularization" in setting:
-                one.regularization = setting.pop("regularization")
-            objective = one._objective(size)
+                trial.regularization = setting.pop("regularization")
+            objective = trial._objective(size)
             if self.max_records is not None:
                 objective = objective.of_units()
             parameters = objective.parameters(dimension)
-            given = {**options, **setting}
-            return factory(objective, budget, data_size=size, dimension=parameters, **given)
+            arguments = {**options, **setting}
+            return factory(objective, budget, data_size=size, dimension=parameters, **arguments)
 
         settings = self.tune
         if settings is None or settings is False:
@@ -227,15 +229,16 @@ class PrivateEstimator(BaseEstimator):
     def _train(self, planned: Algorithm | SearchPlan, data: Dataset) -> Solution:
         seed = self.random_state
         key = random_key() if seed is None else None
-        kept: Any = {"key": key, "seed": seed, "ledger": self.ledger, "progress": False}
+        arguments: Any = {"key": key, "seed": seed, "ledger": self.ledger, "progress": False}
         if isinstance(planned, SearchPlan):
-            tuned = run_plan(planned, data, **kept)
+            tuned = run_plan(planned, data, **arguments)
             self.settings_ = tuned.settings
             if self.ledger is None:
                 _unbooked.append(None)
             return tuned.solution
         if self.ledger is not None:
-            return run(planned, data, **kept)
+            # Booked before anything is asked.
+            return run(planned, data, **arguments)
         solution = solve(planned, data, key=key, seed=seed)
         _unbooked.append(None)  # atomic, where adding 1 is not
         if int(solution.status) == Status.NOT_FINITE:

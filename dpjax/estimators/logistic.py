@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 
 from dpjax import objectives
 from dpjax.datasets.labels import declared_classes, encoded
 from dpjax.estimators import arrays
 from dpjax.estimators.base import PrivateEstimator
+from dpjax.results.prediction import probabilities
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -105,18 +105,25 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
     _linear = False
     _penalty = 2.0  # chosen on ijcnn1 and randhie, see ``benchmarks/estimator.py``
 
-    def _encode(self, y: Any) -> tuple[np.ndarray, tuple[Any, ...]]:
+    def _encode(self, y: Any) -> tuple[np.ndarray, dict[str, Any]]:
         labels = arrays.labels(y)
-        self._declared = arrays.declared_labels(self._declared_classes(labels.cells))
-        told = tuple(self._declared.tolist())
-        return encoded(labels.cells, declared_classes(told, "y", labels.kind)), told
+        if self.classes is None:
+            raise ValueError(
+                "classes is required: declare the labels, such as classes=(0, 1). Reading "
+                "them off the data would reveal whether a record with a label is among them."
+            )
+        self._declared = arrays.declared_labels(self.classes)
+        classes = tuple(self._declared.tolist())
+        numbers = encoded(labels.cells, declared_classes(classes, "y", labels.kind))
+        return numbers, {"classes": classes}
 
     def _explain(self, params: np.ndarray) -> None:
         self.classes_ = self._declared
+        # Of two classes there is one score, of K there are K.
         self._weights = params.reshape(len(self.classes_) if len(self.classes_) > 2 else 1, -1)
-        found = [self._scaling.in_units(weights) for weights in self._weights]
-        self.coef_ = np.stack([weights for weights, _ in found])
-        self.intercept_ = np.array([constant for _, constant in found])
+        in_units = [self._scaling.in_units(weights) for weights in self._weights]
+        self.coef_ = np.stack([weights for weights, _ in in_units])
+        self.intercept_ = np.array([constant for _, constant in in_units])
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Returns the log-odds (n,) of the positive class, or the scores (n, K) of K > 2 classes.
@@ -140,20 +147,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Returns probabilities (n, K), in the order of ``classes_``."""
-        scores = self.decision_function(X)
-        if scores.ndim == 2:
-            return softmax(scores, axis=1)
-        # Each from the smaller exponential, so that neither is 1 minus a number near 1.
-        return np.exp(-np.logaddexp(0, np.stack([scores, -scores], axis=1)))
-
-    def _declared_classes(self, y: np.ndarray) -> Sequence[Any]:
-        del y
-        if self.classes is None:
-            raise ValueError(
-                "classes is required: declare the labels, such as classes=(0, 1). Reading "
-                "them off the data would reveal whether a record with a label is among them."
-            )
-        return self.classes
+        return probabilities(self.decision_function(X))
 
     def _objective(self, size: int) -> objectives.Objective:
         strength, count = self._strength(size), len(self._declared)

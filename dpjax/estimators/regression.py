@@ -29,13 +29,15 @@ class _PrivateRegression(RegressorMixin, PrivateEstimator):
     _linear = True
     _penalty = 1.0  # see ``benchmarks/regression.py``
 
-    def _encode(self, y: Any) -> tuple[np.ndarray, None]:
-        self._target = self._range(y)
-        return arrays.numbers(y, *self._target), None
+    def _encode(self, y: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        self._target = self._range()
+        # In the label's own units: the objective knows the scaled label alone.
+        return arrays.numbers(y, *self._target), {"label_bounds": self._target}
 
     def _explain(self, params: np.ndarray) -> None:
         low, high = self._target
         weights, constant = self._scaling.in_units(params)
+        # The label is mapped to [-1, 1], so a prediction is mapped back by these.
         self._half, self._middle = (high - low) / 2, (high + low) / 2
         self.coef_, self.intercept_ = self._half * weights, self._middle + self._half * constant
 
@@ -49,24 +51,13 @@ class _PrivateRegression(RegressorMixin, PrivateEstimator):
         rows = self._rows(X)
         return self._middle + self._half * (rows @ self._params)
 
-    def _range(self, y: Any) -> tuple[float, float]:
-        del y
+    def _range(self) -> tuple[float, float]:
         if self.target_bounds is None:
             raise ValueError(
                 "target_bounds is required: declare the lowest and highest possible value of y, "
                 "such as target_bounds=(0, 100). Reading them off the data would release them."
             )
-        try:
-            low, high = (float(end) for end in self.target_bounds)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"target_bounds must be two numbers (low, high), got {self.target_bounds!r}."
-            ) from None
-        if not (low < high and np.isfinite(high - low)):
-            raise ValueError(
-                f"target_bounds must be finite with low < high, got {self.target_bounds!r}."
-            )
-        return low, high
+        return _validate.interval("target_bounds", self.target_bounds)
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -163,8 +154,8 @@ class DPRobustRegression(_PrivateRegression):
 
     def _objective(self, size: int) -> Objective:
         name = _validate.choice("loss", self.loss, _LOSSES)
-        share = _SCALES[name]
+        scale = _SCALES[name]
         if self.scale is not None:
-            low, high = self._range(None)
-            share = 2 * _validate.positive("scale", self.scale) / (high - low)
-        return _LOSSES[name](self._strength(size), share)
+            low, high = self._range()
+            scale = 2 * _validate.positive("scale", self.scale) / (high - low)
+        return _LOSSES[name](self._strength(size), scale)

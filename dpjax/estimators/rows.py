@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.scaling import Ranges, finite_or_nan, normalise
+from dpjax.datasets.scaling import Ranges, finite_or_nan, linear_scale, normalise
 from dpjax.datasets.source import ROWS_AT_ONCE
 from dpjax.datasets.tables import read_ranges
 
@@ -46,29 +46,22 @@ class Scaling(NamedTuple):
 
         Privacy: each row depends on its own record and on declared numbers. One that holds a NaN or
         an infinity is NaN throughout: a null record.
-
-        >>> scaling = Scaling(None, 2.0, intercept=False)
-        >>> scaling.rows(np.array([[1.0, 0.0], [3.0, 4.0], [np.nan, 0.0]]))
-        array([[0.5, 0. ],
-               [0.6, 0.8],
-               [nan, nan]], dtype=float32)
-        >>> Scaling((np.zeros(1), np.full(1, 10.0)), 1.0, True, True).rows(np.array([[10.0]]))
-        array([[0.70710677, 0.70710677]], dtype=float32)
         """
         if self.ranges is not None:
-            least, constant = (-1.0, self._largest) if self.linear else (0.0, None)
-            return normalise(x, self.ranges, self.intercept, least, constant)
+            return normalise(x, self.ranges, self.intercept, *self._linear_scale)
         count, features = x.shape
         out = np.empty((count, features + self.intercept), np.float32)
         for start in range(0, count, ROWS_AT_ONCE):
             with np.errstate(over="ignore"):
                 block = finite_or_nan(x[start : start + ROWS_AT_ONCE]) / self.norm
+            # So that a huge finite value is shortened, and no infinity makes NaN of the record.
             np.clip(block, -_LARGEST, _LARGEST, out=block)
             length = np.sqrt(np.einsum("ij,ij->i", block, block))[:, None]
             shrink, constant = self._constants
             place = out[start : start + ROWS_AT_ONCE]
             place[:, :features] = block * (shrink / np.maximum(length, 1.0))
             place[:, features:] = constant
+            # The intercept too: a null record is NaN throughout.
             place[np.isnan(length[:, 0])] = np.nan
         return out
 
@@ -84,18 +77,18 @@ class Scaling(NamedTuple):
             shrink, constant = self._constants
             return weights * (shrink / self.norm), intercept * constant
         low, high = self.ranges
-        if not self.linear:
+        _, largest = self._linear_scale
+        if largest is None:  # a row's own norm scales its score, whose sign stays
             weights = weights / (high - low)
             return weights, intercept - float(low @ weights)
-        weights = weights * (2 * (1 / self._largest) / (high - low))
-        constant = self.intercept / self._largest
-        return weights, intercept * constant - float((low + high) / 2 @ weights)
+        # The middle of a range is mapped to 0, and each half of it to 1.
+        weights = weights * (2 * (1 / largest) / (high - low))
+        return weights, intercept * (1 / largest) - float((low + high) / 2 @ weights)
 
     @property
-    def _largest(self) -> float:
-        """The norm that a row of features in [-1, 1] has at most."""
+    def _linear_scale(self) -> tuple[float, float | None]:
         assert self.ranges is not None
-        return math.sqrt(len(self.ranges[0]) + self.intercept)
+        return linear_scale(len(self.ranges[0]), self.intercept) if self.linear else (0.0, None)
 
     @property
     def _constants(self) -> tuple[float, float]:
@@ -107,25 +100,19 @@ class Scaling(NamedTuple):
         return shrink, beside * shrink
 
 
-def by_column(bounds: Any, given: Any, features: int) -> Any:
+def by_column(bounds: Any, x: Any, features: int) -> Any:
     """Returns bounds ``(lower, upper)``, from a mapping by the columns of a data frame too.
 
     Raises:
       ValueError: naming the columns that have none, or bounds that have no column.
-
-    >>> by_column({"age": (0, 120)}, {"age": [1.0]}, 1)
-    Traceback (most recent call last):
-    ...
-    ValueError: bounds by column need a data frame with named columns.
     """
     if not isinstance(bounds, Mapping):
         return bounds
-    names = getattr(given, "columns", None)
+    names = getattr(x, "columns", None)
     if names is None:
         raise ValueError("bounds by column need a data frame with named columns.")
     names = [str(name) for name in names][:features]
-    read = read_ranges({str(name): pair for name, pair in bounds.items()}, names)
-    return read
+    return read_ranges({str(name): pair for name, pair in bounds.items()}, names)
 
 
 def declare(
@@ -137,16 +124,13 @@ def declare(
 
     Raises:
       ValueError: if not exactly one of the two is given, or it is none.
-
-    >>> declare((0, [30, 100]), None, True, 2).ranges
-    (array([0., 0.]), array([ 30., 100.]))
     """
     if (bounds is None) == (data_norm is None):
-        given = "neither was" if bounds is None else "both were"
+        declared = "neither was" if bounds is None else "both were"
         raise ValueError(
-            f"one of bounds and data_norm must be declared, {given}: bounds=(lower, upper) clamps "
-            "each feature to its range, data_norm=R scales down rows of norm above R. Neither is "
-            "read off the data, which would release them."
+            f"one of bounds and data_norm must be declared, {declared}: bounds=(lower, upper) "
+            "clamps each feature to its range, data_norm=R scales down rows of norm above R. "
+            "Neither is read off the data, which would release them."
         )
     if data_norm is not None:
         return Scaling(None, _validate.positive("data_norm", data_norm), intercept, linear)

@@ -17,14 +17,8 @@ from dpjax._messages import SECRET, SECRET_FILE, TAG, Seal, pack, secret, unpack
 from dpjax.placement.shard import SHARE, own_rows
 
 _Value = TypeVar("_Value")
-_STATUSES = (
-    "INTERNAL:",
-    "UNKNOWN:",
-    "UNAVAILABLE:",
-    "DEADLINE_EXCEEDED:",
-    "ABORTED:",
-    "CANCELLED:",
-)
+# What a failure of the network begins with, in the words of gRPC.
+_STATUSES = "INTERNAL:", "UNKNOWN:", "UNAVAILABLE:", "DEADLINE_EXCEEDED:", "ABORTED:", "CANCELLED:"
 _WORDS = 256  # messages are padded to a power of two of words, so that few programs serve all
 
 
@@ -53,6 +47,7 @@ class Team:
         """Returns which of n records this process reads; together the processes read each once."""
         if self.mesh is None:
             return [range(n)]
+        # So few lie on one device.
         if n <= SHARE:
             return [range(n)] if self.leads else []
         return own_rows(n, self.mesh)
@@ -74,6 +69,7 @@ class Team:
         if self.leads:
             try:
                 value = make()
+            # The others wait for it; it is raised below, here as there.
             except Exception as raised:
                 error = raised
             message = _packed(value, error)
@@ -101,6 +97,7 @@ class Team:
         Args:
           fields: the same names everywhere.
         """
+        # Digests have one length, and hold nothing of what they are of.
         digests = self.gather(b"".join(_sha256(value.encode()) for value in fields.values()))
         differing = [
             name
@@ -123,21 +120,18 @@ def team(mesh: Mesh | None) -> Team:
 
     Raises:
       ValueError: for the devices of some processes but not of all.
-
-    >>> team(None).leads
-    True
     """
     if mesh is None:
         return ALONE
-    found = {device.process_index for device in mesh.devices.flat}
-    if len(found) == 1:
+    ranks = {device.process_index for device in mesh.devices.flat}
+    if len(ranks) == 1:
         return ALONE
-    if len(found) < jax.process_count():
+    if len(ranks) < jax.process_count():
         raise ValueError(
-            f"the records lie on devices of {len(found)} of {jax.process_count()} processes; take "
+            f"the records lie on devices of {len(ranks)} of {jax.process_count()} processes; take "
             "those of one process, or of all."
         )
-    return Team(len(found), jax.process_index(), mesh)
+    return Team(len(ranks), jax.process_index(), mesh)
 
 
 @contextmanager
@@ -164,9 +158,9 @@ def reaching_others(team: Team) -> Iterator[None]:
 def _seal() -> Seal:
     """The seal of this process and the others, whose session each of them helps to draw."""
     shared = secret()
-    own = bytes(TAG) if shared is None else os.urandom(TAG)
-    nonces = _gathered(own)
-    nonces[jax.process_index()] = own  # whatever came back: so no session is an earlier one
+    nonce = bytes(TAG) if shared is None else os.urandom(TAG)
+    nonces = _gathered(nonce)
+    nonces[jax.process_index()] = nonce  # whatever came back: so no session is an earlier one
     if bytes(TAG) in nonces and set(nonces) != {bytes(TAG)}:
         raise ValueError(f"some processes of this run have {SECRET} or {SECRET_FILE}, others none.")
     return Seal(shared, _sha256(b"".join(nonces)))
@@ -175,7 +169,7 @@ def _seal() -> Seal:
 def _packed(value: object, error: Exception | None) -> bytes:
     try:
         return pack(None if error is not None else value, error)
-    except TypeError as raised:  # the others wait, and are to hear of it
+    except TypeError as raised:  # the others wait for a message
         return pack(None, RuntimeError(f"{raised}"))
 
 
@@ -186,6 +180,7 @@ def _gathered(words: bytes) -> list[bytes]:
 
 def _broadcast(message: bytes, leads: bool) -> bytes:
     seal = _seal()
+    # First, as a broadcast needs one shape everywhere.
     size = int.from_bytes(_sealed(seal, len(message).to_bytes(8), 8, 8, leads))
     return _sealed(seal, message, size, max(_WORDS, 1 << size.bit_length()), leads)
 

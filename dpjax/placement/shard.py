@@ -102,6 +102,7 @@ def add_up(integers: list[Array]) -> list[Array]:
     if not is_inside():
         return integers
     with jax.enable_x64(True):
+        # In one collective, as each costs a round trip between the devices.
         flat = jnp.concatenate([array.ravel() for array in integers])
         ends = np.cumsum([array.size for array in integers])[:-1].tolist()
         parts = jnp.split(lax.psum(flat, AXIS), ends)
@@ -109,11 +110,7 @@ def add_up(integers: list[Array]) -> list[Array]:
 
 
 def length(records: PyTree) -> int:
-    """Returns the number of records, which may be spread.
-
-    >>> length((jnp.zeros((3, 2)), jnp.zeros(3)))
-    3
-    """
+    """Returns the number of records, which may be spread."""
     if isinstance(records, Spread | Streamed):
         return records.size
     return jax.tree.leaves(records)[0].shape[0]
@@ -138,24 +135,25 @@ def take(records: PyTree, indices: Array) -> PyTree:
 def draw(records: PyTree, indices: Array, mask: Array) -> tuple[PyTree, Array | None]:
     """Returns the records at ``indices`` and which of them count, spread again if they are many."""
     slots = indices.shape[0]
+    # A small batch is on every device, as spreading it costs more than its sums.
     if not isinstance(records, Spread) or slots <= SHARE:
         return take(records, indices), mask
     share, devices = _share(slots, records.mesh), records.mesh.size
     indices, mask = (jnp.pad(array, (0, share * devices - slots)) for array in (indices, mask))
 
-    def own(rows: PyTree, public: tuple[Array, Array]) -> tuple[PyTree, Array]:
+    def of_share(rows: PyTree, public: tuple[Array, Array]) -> tuple[PyTree, Array]:
         indices, mask = (array.reshape(devices, share) for array in public)
         me = lax.axis_index(AXIS)
 
         # One device's share after the other, so that none holds the whole batch.
-        def one(device: Array, held: PyTree) -> PyTree:
-            found = _gathered(rows, indices[device])
-            return jax.tree.map(lambda new, old: jnp.where(device == me, new, old), found, held)
+        def gather_for(device: Array, held: PyTree) -> PyTree:
+            gathered = _gathered(rows, indices[device])
+            return jax.tree.map(lambda new, old: jnp.where(device == me, new, old), gathered, held)
 
         nothing = jax.tree.map(lambda leaf: jnp.zeros((share, *leaf.shape[1:]), leaf.dtype), rows)
-        return lax.fori_loop(0, devices, one, nothing), mask[me]
+        return lax.fori_loop(0, devices, gather_for, nothing), mask[me]
 
-    rows, mask = records._mapped(own, P(AXIS))(records.rows, (indices, mask))
+    rows, mask = records._mapped(of_share, P(AXIS))(records.rows, (indices, mask))
     return Spread(rows, records.mesh, slots, mask, padded=False), None
 
 
@@ -163,15 +161,15 @@ def _gathered(rows: PyTree, indices: Array) -> PyTree:
     """The records at ``indices`` of all shares; for one device's share, on every device."""
     share = jax.tree.leaves(rows)[0].shape[0]
     place = indices - lax.axis_index(AXIS) * share
-    here = (place >= 0) & (place < share)
-    place = jnp.where(here, place, 0)
+    is_mine = (place >= 0) & (place < share)
+    place = jnp.where(is_mine, place, 0)
 
-    def one(leaf: Array) -> Array:
+    def gather(leaf: Array) -> Array:
         bits = _bits(leaf[place])
-        mine = here.reshape(-1, *(1,) * (bits.ndim - 1))
+        mine = is_mine.reshape(-1, *(1,) * (bits.ndim - 1))
         return _from_bits(lax.psum(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS), leaf.dtype)
 
-    return jax.tree.map(one, rows)
+    return jax.tree.map(gather, rows)
 
 
 def check_sums(records: PyTree, numbers: int) -> None:
@@ -186,6 +184,7 @@ def check_sums(records: PyTree, numbers: int) -> None:
         return
 
     def made_up(device: Any, place: Any) -> Any:
+        # Of some 60 bits: a device that adds in 32 bits, or in floats, gives another sum.
         return (place * 2654435761 + device * 40503) % 2**61 - 2**60
 
     def local(_: Array, __: tuple) -> Array:
@@ -194,13 +193,13 @@ def check_sums(records: PyTree, numbers: int) -> None:
             return add_up([made_up(device, jnp.arange(numbers, dtype=jnp.int64))])[0]
 
     with jax.enable_x64(True):
-        found = np.asarray(
+        sums = np.asarray(
             jax.jit(records._mapped(local, P()))(jax.tree.leaves(records.rows)[0], ())
         )
     with np.errstate(over="ignore"):
         devices = np.arange(records.mesh.size, dtype=np.int64)[:, None]
         expected = made_up(devices, np.arange(numbers, dtype=np.int64)).sum(axis=0)
-    if not np.array_equal(found, expected):
+    if not np.array_equal(sums, expected):
         raise RuntimeError(
             f"{records.mesh.size} devices do not add up integers as one does, so no sum of theirs "
             "has a guarantee; nothing was asked. Run on one device, and report the versions of jax "
@@ -217,6 +216,7 @@ def _bits(rows: Array) -> Array:
         return rows.astype(jnp.int32)
     if jnp.issubdtype(rows.dtype, jnp.integer):
         return rows
+    # Not the numbers: added to 0, -0 becomes 0, and a NaN may become another.
     with jax.enable_x64(rows.dtype.itemsize == 8):
         return lax.bitcast_convert_type(rows, jnp.dtype(f"uint{8 * rows.dtype.itemsize}"))
 
@@ -259,25 +259,25 @@ def replicate(tree: PyTree, records: PyTree) -> PyTree:
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
 
-    def one(leaf: Array) -> Array:
+    def copied(leaf: Array) -> Array:
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             implementation = jax.random.key_impl(leaf)
-            return jax.random.wrap_key_data(one(jax.random.key_data(leaf)), impl=implementation)
+            return jax.random.wrap_key_data(copied(jax.random.key_data(leaf)), impl=implementation)
         held = np.asarray(leaf)
         return jax.make_array_from_callback(held.shape, sharding, lambda index: held[index])
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(copied, tree)
 
 
 def to_host(tree: PyTree) -> PyTree:
     """Returns arrays that all devices hold alike as those of one device of this process."""
 
-    def one(leaf: Any) -> Any:
+    def local(leaf: Any) -> Any:
         if not isinstance(leaf, Array) or isinstance(leaf, Tracer):
             return leaf
         return leaf if len(leaf.sharding.device_set) == 1 else leaf.addressable_data(0)
 
-    return jax.tree.map(one, tree)
+    return jax.tree.map(local, tree)
 
 
 def put(examples: PyTree, mesh: Mesh | None) -> PyTree:
@@ -299,6 +299,7 @@ def put(examples: PyTree, mesh: Mesh | None) -> PyTree:
         def part(index: Any) -> np.ndarray:
             start, stop = index[0].start or 0, index[0].stop
             with np.errstate(all="ignore"):
+                # A process is asked for the shares of its own devices, and reads no others.
                 rows = np.asarray(leaf[start : min(stop, n)]).astype(dtype, copy=False)
             missing = share - len(rows)
             return np.concatenate([rows, np.zeros((missing, *leaf.shape[1:]), dtype)])

@@ -44,11 +44,11 @@ class Streamed:
 
     def chunk(self, start: Array, rows: int) -> PyTree:
         """Returns ``rows`` records from ``start`` on; 0 for those past the last."""
-        asked = self.token, jnp.asarray(start, jnp.int32)
+        place = self.token, jnp.asarray(start, jnp.int32)
         return jax.pure_callback(
             lambda token, start: _READERS[int(token[0])].chunk(int(start), rows),
             self._shapes(rows),
-            *asked,
+            *place,
             vmap_method="sequential",
         )
 
@@ -75,6 +75,7 @@ class _Reader:
         self.size = leaves[0].shape[0]
         self._ahead: dict[tuple[int, int], Future] = {}
         self._pools: dict[int, list[list[np.ndarray]]] = {}
+        # One: chunks of a file are read in its order.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dpjax-records")
         self.failed: BaseException | None = None
         self.rows_read = 0
@@ -87,9 +88,10 @@ class _Reader:
 
     def chunk(self, start: int, rows: int) -> PyTree:
         """Returns rows from ``start`` on, and begins to read those that come next."""
-        found = self._ahead.pop((start, rows), None) or self._read_later(start, rows)
+        read = self._ahead.pop((start, rows), None) or self._read_later(start, rows)
+        # Whatever else was read ahead belongs to a pass that has ended.
         self._ahead.clear()
-        leaves = self._kept(found.result)
+        leaves = self._kept(read.result)
         # After the last chunk comes the first, of the next pass.
         follows = start + rows if start + rows < self.size else 0
         self._ahead[follows, rows] = self._read_later(follows, rows)
@@ -119,11 +121,11 @@ class _Reader:
         return self._thread.submit(self._read, start, rows)
 
     def _read(self, start: int, rows: int) -> list[np.ndarray]:
-        found = self._unused(rows)
-        for leaf, out in zip(self._leaves, found, strict=True):
+        leaves = self._unused(rows)
+        for leaf, out in zip(self._leaves, leaves, strict=True):
             with np.errstate(all="ignore"):
                 out[leaf.read(start, out) :] = 0
-        return found
+        return leaves
 
     def _unused(self, rows: int) -> list[np.ndarray]:
         """Memory for so many rows that nobody refers to: new memory costs as much as reading."""
@@ -149,23 +151,19 @@ _LOCK = threading.Lock()
 
 
 def is_streamed(examples: PyTree) -> bool:
-    """Returns whether some records are to stay where they are.
-
-    >>> is_streamed((np.ones(2), Rows(np.ones(2))))
-    True
-    """
+    """Returns whether some records are to stay where they are."""
     return any(isinstance(leaf, Rows) for leaf in jax.tree.leaves(examples))
 
 
 def shaped(examples: PyTree) -> PyTree:
     """Returns ``examples`` with shapes and dtypes in place of rows that are not read."""
 
-    def one(leaf: Any) -> Any:
+    def shape_of(leaf: Any) -> Any:
         if not isinstance(leaf, Rows):
             return leaf
         return jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
 
-    return jax.tree.map(one, examples)
+    return jax.tree.map(shape_of, examples)
 
 
 def stream(examples: PyTree) -> Streamed:
@@ -174,6 +172,7 @@ def stream(examples: PyTree) -> Streamed:
     Raises:
       ValueError: inside ``jit``, which runs when ``open_readers`` has ended.
     """
+    # Inside jit an operation on constants is traced too.
     if isinstance(jnp.zeros(1)[0], Tracer):
         raise ValueError(
             "records that stay on disk cannot be read inside jit, whose program runs later: call "
@@ -184,6 +183,7 @@ def stream(examples: PyTree) -> Streamed:
     dtypes = [jax.dtypes.canonicalize_dtype(leaf.dtype) for leaf in leaves]
     reader = _Reader(leaves, dtypes, structure)
     with _LOCK:
+        # An int32 in the program.
         token = next(_TOKENS) % 2**31
         _READERS[token] = reader
     return Streamed(jnp.array([token], jnp.int32), reader.kinds, reader.structure, reader.size)
@@ -201,7 +201,7 @@ def finished(records: PyTree, result: PyTree) -> None:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _without_traces() -> Iterator[None]:
     """Keeps JAX from printing a trace beside the error that is raised."""
     logger = logging.getLogger("jax._src.callback")
     was, logger.disabled = logger.disabled, True
@@ -223,7 +223,7 @@ def open_readers(records: PyTree) -> Iterator[None]:
         return
     token = int(records.token[0])
     try:
-        with _quiet():
+        with _without_traces():
             yield
     except Exception as error:  # of a class that depends on when JAX notices
         if (failed := _READERS[token].failed) is None:

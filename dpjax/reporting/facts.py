@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -91,18 +91,16 @@ class Facts:
         """The certificate as sentences, or why there is none."""
         if self.certificate is None:
             return "This training gives no bounds on the gradient and curvature at its end."
-        upper, lower = (
-            self.certificate[name] for name in ("gradient_norm_upper", "min_eigenvalue_lower")
-        )
+        bounds, lower = self.certificate, self.certificate["min_eigenvalue_lower"]
         curvature = (
-            "" if lower is None else f" and no eigenvalue of its Hessian is below {lower:.4g}"
+            f" and no eigenvalue of its Hessian is below {lower:.4g}" if lower is not None else ""
         )
         return (
-            f"With probability {100 * (1 - self.certificate['beta']):.4g} % over the noise, at "
-            f"{ITERATES[self.certificate['iterate']]} the exact gradient of the "
-            f"{self.certificate['scope']} has norm at most {upper:.4g}{curvature}. At a minimum "
-            "the gradient is 0 and no eigenvalue is negative. The bounds follow from released "
-            "values and the known noise."
+            f"With probability {100 * (1 - bounds['beta']):.4g} % over the noise, at "
+            f"{ITERATES[bounds['iterate']]} the exact gradient of the {bounds['scope']} has norm "
+            f"at most {bounds['gradient_norm_upper']:.4g}{curvature}. At a minimum the gradient is "
+            "0 and no eigenvalue is negative. The bounds follow from released values and the known "
+            "noise."
         )
 
 
@@ -117,6 +115,7 @@ def facts_of(solution: Any) -> Facts:
 
     Privacy: released and public values only.
     """
+    # What ``fit`` returns holds one.
     if not isinstance(solution, Solution | SavedSolution):
         solution = solution.solution
     if np.ndim(solution.steps):
@@ -124,9 +123,8 @@ def facts_of(solution: Any) -> Facts:
     warning, text = split_warning(str(solution.guarantee()))
     steps, what = int(solution.steps), solution.description
     spent: Any = solution.epsilon(what.delta)  # of one run
-    history = (
-        solution.history if isinstance(solution, SavedSolution) else solution.history._asdict()
-    )
+    saved = isinstance(solution, SavedSolution)
+    history = solution.history if saved else solution.history._asdict()
     return Facts(
         claim=text.partition("\n")[0],
         meaning=_meaning(solution, what, spent, warning),
@@ -139,13 +137,13 @@ def facts_of(solution: Any) -> Facts:
         steps=steps,
         status=Status(int(solution.status)) if int(solution.status) in set(Status) else None,
         answers=dict(_answers(solution)),
-        certificate=_certificate(solution.certificate),
-        remarks=() if isinstance(solution, SavedSolution) else tuple(solution.remarks),
-        coefficients=_coefficients(solution),
+        certificate=certificate_fields(solution.certificate),
+        remarks=() if saved else tuple(solution.remarks),
+        coefficients=_or_none(lambda: solution.coefficients(_CONFIDENCE)),
         preprocessing=solution.preprocessing,
-        classes=_class_names(solution),
+        classes=_or_none(lambda: solution.class_names),
         parameters=sum(map(np.size, jax.tree.leaves(solution.params))),
-        history={name: _of_steps(values, steps) for name, values in history.items()},
+        history={name: np.asarray(held, np.float64)[:steps] for name, held in history.items()},
     )
 
 
@@ -160,39 +158,32 @@ def _meaning(solution: Any, what: Description, spent: float, warning: str) -> st
     )
 
 
-def _coefficients(solution: Any) -> Coefficients | None:
+def _or_none(read: Callable[[], Any]) -> Any:
+    """Returns what a model without it refuses: coefficients of a network, classes of arrays."""
     try:
-        return solution.coefficients(_CONFIDENCE)
-    except ValueError:
-        return None
-
-
-def _class_names(solution: Any) -> tuple[str, ...] | None:
-    try:
-        return solution.class_names
+        return read()
     except ValueError:
         return None
 
 
 def _answers(solution: Any) -> Iterator[tuple[str, dict[str, float]]]:
     event = solution.event
+    # Of a saved model there is no algorithm, so that its releases tell the noise.
     stddevs = {part.name: part.stddev for each in event.releases for part in each.parts()}
     for field, query in ANSWERS.items():
         value = getattr(solution, field)
+        # A file may name an answer whose release it lacks.
         if value is not None and query in stddevs:
             ends = interval(value, stddevs[query], event.relation, _CONFIDENCE)
             yield field, dict(zip(ENDS, map(float, (value, *ends)), strict=True))
 
 
-def _certificate(certificate: Any) -> dict[str, Any] | None:
+def certificate_fields(certificate: Any) -> dict[str, Any] | None:
+    """Returns the fields of a certificate as numbers and words, of a batch as lists of numbers."""
     if certificate is None:
         return None
     fields = certificate if isinstance(certificate, dict) else dataclasses.asdict(certificate)
     return {
-        name: value if value is None or isinstance(value, str) else float(np.asarray(value))
+        name: value if value is None or isinstance(value, str) else np.asarray(value).tolist()
         for name, value in fields.items()
     }
-
-
-def _of_steps(values: Any, steps: int) -> np.ndarray:
-    return np.asarray(values, np.float64)[:steps]

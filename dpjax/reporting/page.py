@@ -1,6 +1,5 @@
 """``report``: what a training guarantees and found, as one self-contained page in HTML."""
 
-import functools
 import importlib.metadata
 import os
 import pathlib
@@ -9,7 +8,6 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import jinja2
 import numpy as np
 from markupsafe import Markup, escape
 
@@ -18,10 +16,9 @@ from dpjax.display.cards import ceil, printable
 from dpjax.reporting import pictures
 from dpjax.reporting.facts import Facts, facts_of
 from dpjax.results import Coefficients
+from dpjax.results.guarantee import COLUMNS, open_template
 
 _VERSIONS = ("dpjax", "jax", "jaxlib", "numpy", "scipy")
-# A guarantee is filled to so many.
-_COLUMNS = 100
 # More coefficients would make a page that nobody reads; ``dpjax show --json`` has all of them.
 _MOST = 400
 # Title, note, whether logarithmic, and names of what the history holds.
@@ -97,13 +94,7 @@ def report(
 
 
 def check_path(path: str | os.PathLike) -> pathlib.Path:
-    """Returns the path of a report.
-
-    >>> check_path("report.pdf")
-    Traceback (most recent call last):
-    ...
-    ValueError: a report must end in .html, got 'report.pdf'.
-    """
+    """Returns the path of a report."""
     target = pathlib.Path(path)
     if target.suffix.lower() != ".html":
         raise ValueError(f"a report must end in .html, got {str(path)!r}.")
@@ -115,7 +106,7 @@ def _page(facts: Facts, title: str, model: str, exact: dict[str, float]) -> str:
     held = facts.coefficients
     rows, scale = ([], "") if held is None else _coefficients(held, pictured)
     command = ["dpjax", "predict", model, "new.csv", "--out", "predictions.csv"]
-    text = _template().render(
+    text = _TEMPLATE.render(
         facts=facts,
         title=title,
         model=model,
@@ -129,6 +120,7 @@ def _page(facts: Facts, title: str, model: str, exact: dict[str, float]) -> str:
         command=shlex.join(command),
         guarantee=_unfilled(facts.guarantee),
         versions=[f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS],
+        # Our own, and the only text that is not escaped, but for pictures.
         style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
     )
     return text.strip() + "\n"
@@ -176,6 +168,7 @@ def _coefficients(held: Coefficients, pictured: bool) -> tuple[list[dict[str, An
 def _curves(facts: Facts) -> Iterator[dict[str, Any]]:
     history, bound = facts.history, facts.certificate
     for title, note, logarithmic, names in _CURVES:
+        # The certified bound is drawn beside the curve that it is about.
         level = bound["gradient_norm_upper"] if bound and "gradient_norm" in names else None
         values = {name: history[key] for key, name in names.items() if key in history}
         if svg := pictures.curves(values, logarithmic, level):
@@ -190,10 +183,11 @@ def _unfilled(text: str) -> str:
     >>> _unfilled("Released:\n  - one,\n    with its noise\n  - two")
     'Released:\n  - one, with its noise\n  - two'
     """
+    # A line that ends because the next word did not fit is one sentence with the next line.
     lines, before = [""], ""
     for line in text.splitlines():
         word = line.partition(" ")[0]
-        full = len(before) <= _COLUMNS < len(before) + 1 + len(word)
+        full = len(before) <= COLUMNS < len(before) + 1 + len(word)
         if line.startswith("    ") or (full and word and not before.startswith(" ")):
             lines[-1] += f" {line.strip()}"
         else:
@@ -203,28 +197,6 @@ def _unfilled(text: str) -> str:
 
 
 _FOLDER = pathlib.Path(__file__).parent
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_printable,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "breakable": breakable,
-        "ceil": ceil,
-        "digits": lambda value, digits: f"{value:.{digits}g}",
-        "number": lambda value: f"{value:.6g}" if np.isfinite(value) else "not finite",
-        "plain": lambda value: f"{value:.10g}" if isinstance(value, float) else str(value),
-        "repr": repr,
-        "thousands": "{:,}".format,
-    }
-    return environment.get_template("report.html")
 
 
 def _printable(value: Any) -> Any:
@@ -239,3 +211,15 @@ def breakable(name: str) -> Markup:
     'soil_<wbr>type=<wbr>&lt;1&gt;'
     """
     return Markup(re.sub(r"([_.=:/])(?=.)", r"\1<wbr>", str(escape(printable(name)))))
+
+
+_TEMPLATE = open_template(
+    _FOLDER / "report.html",
+    finalize=_printable,
+    autoescape=True,
+    breakable=breakable,
+    digits=lambda value, digits: f"{value:.{digits}g}",
+    number=lambda value: f"{value:.6g}" if np.isfinite(value) else "not finite",
+    plain=lambda value: f"{value:.10g}" if isinstance(value, float) else str(value),
+    thousands="{:,}".format,
+)

@@ -89,8 +89,8 @@ def curves(
 def _shown(values: np.ndarray, logarithmic: bool) -> tuple[np.ndarray, np.ndarray]:
     """Steps from 1, and their values."""
     at = np.unique(np.linspace(0, len(values) - 1, min(len(values), _POINTS)).astype(int))
-    kept = at[np.isfinite(values[at]) & ((values[at] > 0) | (not logarithmic))]
-    return kept + 1, values[kept]
+    drawn = at[np.isfinite(values[at]) & ((values[at] > 0) | (not logarithmic))]
+    return drawn + 1, values[drawn]
 
 
 def _decorate(axes: Any, decades: bool) -> None:
@@ -126,6 +126,7 @@ def _axes(width: float, height: float, place: tuple[float, float, float, float])
 def _svg(axes: Any) -> Markup:
     """Returns a figure as an element that a page may hold: it names nothing and loads nothing."""
     file = io.StringIO()
+    # Without dates and names of programs, so that the same model gives the same page.
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
     axes.get_figure().savefig(file, format="svg", transparent=True, metadata=metadata)
     text = _NEEDLESS.sub("", file.getvalue()).replace(" id=", " class=")

@@ -1,11 +1,14 @@
 """What a training returns: solution, guarantee, coefficients, saved models and predictions."""
 
 from dpjax.results.coefficients import Coefficients
-from dpjax.results.description import Description
 from dpjax.results.persistence import SavedSolution, load, save
-from dpjax.results.predict_table import PredictedRows, PredictedTable, predict_table
-from dpjax.results.prediction import training_rows
-from dpjax.results.solution import Solution
+from dpjax.results.prediction import (
+    PredictedRows,
+    PredictedTable,
+    predict_table,
+    training_rows,
+)
+from dpjax.results.solution import Description, Solution
 
 __all__ = [
     "Coefficients",

@@ -17,6 +17,7 @@ ENDS = "estimate", "lower", "upper"
 
 def interval(value: Any, stddev: Any, relation: Relation, confidence: float) -> tuple[Array, Array]:
     """Returns the confidence interval of a fraction, which exceeds 1 only where n is private."""
+    # The noise is normal, of a known standard deviation.
     level = (1 + _validate.open_unit("confidence", confidence)) / 2
     half = jax.scipy.special.ndtri(level) * stddev
     most = jnp.inf if relation == "add_or_remove_one" else 1
@@ -30,6 +31,7 @@ def line(
     each: Callable[..., str] = lambda number, show: show(number),
 ) -> str:
     """Returns the answer of n records and the ends of its 95 % interval, for people."""
+    # Noise may carry a fraction out of [0, 1]; what is shown stays within.
     title, of, show = "accuracy on the training records", "", lambda x: f"{max(min(x, 1), 0):.3f}"
     if field == "counted":
         title, of, show = "records that count", f" of {n:,}", lambda x: f"{max(n * x, 0):,.0f}"

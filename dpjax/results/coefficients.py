@@ -180,17 +180,20 @@ def _of_columns(scale: Preprocessing) -> _Scale:
     encoders = scale.encoders
     probes = [_probes(column.declaration()) for column in encoders]
     first = [cells[:1] for cells in probes]
+    # Terms are differences from here, since encoding is no linear map of cells.
     base = np.asarray(scale.encode(first), np.float64)[0]
     names: list[str] = []
     per: list[str] = []
     spans: list[float] = []
     effects, constant = [], base
     for at, (column, cells) in enumerate(zip(encoders, probes, strict=True)):
+        # One column is varied, all others stay at their first cell.
         varied = [held if at == i else held.repeat(len(cells)) for i, held in enumerate(first)]
         varied[at] = cells
         steps = np.asarray(scale.encode(varied), np.float64) - base
         declared = column.declaration()
         if "levels" in declared:
+            # Indicators of a column add up to 1, so only differences between levels have a meaning.
             mean = steps.mean(axis=0)
             names += column.features
             per += [""] * len(cells)
@@ -198,6 +201,7 @@ def _of_columns(scale: Preprocessing) -> _Scale:
             effects += list(steps - mean)
             constant = constant + mean
             continue
+        # Of ordered levels: the steps from each to the next.
         low, count = 0.0, len(cells) - 1.0
         if "bounds" in declared:
             low, high = column.low, column.high  # pyright: ignore[reportAttributeAccessIssue]
@@ -208,8 +212,10 @@ def _of_columns(scale: Preprocessing) -> _Scale:
         per.append("day" if is_date else "1" if "bounds" in declared else "level")
         spans.append(count)
         effects.append(slope)
+        # Of a date 0 is where its bounds begin: 1970 would mean nothing.
         if not is_date:
             constant = constant - low * slope
+    # A change of 1 in the scaled label is half of its declared range.
     middle, top = scale.unscale_labels(np.array([0.0, 1.0]))
     matrix = (top - middle) * np.stack([*effects, constant])
     offset = np.append(np.zeros(len(effects)), middle)

@@ -20,7 +20,7 @@ from dpjax.objectives.units import UnitLoss
 from dpjax.results.remarks import remarks
 
 _CLAIM = "-differentially private."
-_COLUMNS = 100
+COLUMNS = 100
 _VERSIONS = ("dpjax", "dp-accounting", "jax")
 
 
@@ -44,11 +44,7 @@ class Guarantee(str):
 
 
 def split_warning(text: str) -> tuple[str, str]:
-    r"""Returns why a guarantee may not be relied on, or nothing, and what it claims.
-
-    >>> split_warning("NOT FOR RELEASE: seeded.\nDP-GD is (1, 0)-differentially private.")
-    ('NOT FOR RELEASE: seeded.', 'DP-GD is (1, 0)-differentially private.')
-    """
+    """Returns why a guarantee may not be relied on, or nothing, and what it claims."""
     lines = text.splitlines(keepends=True)
     at = next((i for i, line in enumerate(lines) if _CLAIM in line), 0)
     return "".join(lines[:at]).strip(), "".join(lines[at:])
@@ -75,6 +71,7 @@ def statement(
     Privacy: holds public numbers only.
     """
     queries, counted = algorithm.queries, algorithm.objective.labels
+    # The objective knows the scaled label alone.
     if label_bounds is not None:
         counted = f"numbers from {label_bounds[0]:.15g} to {label_bounds[1]:.15g}"
     if counted is not None and classes:
@@ -122,17 +119,17 @@ def _spent(algorithm: Algorithm) -> dict[str, Any]:
 def _facts(event: Event, data_size: int) -> dict[str, Any]:
     """What is read off the releases of an event."""
     releases, law = event.releases, _law(event)
-    every = [one for release in releases for one in _answers(release)]
+    answers = [answer for release in releases for answer in _answers(release)]
     growing = [release for release in releases if release.growing_charge]
     constant = [release for release in releases if release.constant_charge]
     return {
         "n": data_size,
         "relation": event.relation,
         "releases": releases,
-        "answers": [one for release in releases for one in _answers(release, 1)],
-        "mechanisms": list(dict.fromkeys(one.mechanism for one in every)),
+        "answers": [answer for release in releases for answer in _answers(release, 1)],
+        "mechanisms": list(dict.fromkeys(answer.mechanism for answer in answers)),
         "law": law,
-        "exact": all(one.is_gaussian for one in every),
+        "exact": all(answer.is_gaussian for answer in answers),
         "mu": event.gaussian_mu if event.is_gaussian else None,
         "noise_draws": event.noise_draws,
         "ends_early": any(release.ends_early for release in releases),
@@ -165,7 +162,7 @@ def _answers(release: Release, trainings: int | None = None) -> Iterator[Release
 
 
 def _failing(releases: Iterable[Release]) -> Iterator[Release]:
-    return (one for each in releases for one in _answers(each) if one.failure_probability)
+    return (part for each in releases for part in _answers(each) if part.failure_probability)
 
 
 def filled(text: str) -> str:
@@ -190,7 +187,7 @@ def _filled(line: str) -> str:
     first, next_ = ("  - ", "    ") if line.startswith("- ") else ("", "")
     return textwrap.fill(
         line.removeprefix("- ") if first else line,
-        _COLUMNS,
+        COLUMNS,
         initial_indent=first,
         subsequent_indent=next_,
         break_on_hyphens=False,
@@ -213,26 +210,35 @@ def _of_kind(words: dict[str, str], kind: str) -> str:
     return words[kind]
 
 
-def _template(name: str) -> jinja2.Template:
-    environment = jinja2.Environment(  # text, in which nothing can be markup
-        loader=jinja2.FileSystemLoader(pathlib.Path(__file__).parent),
+def open_template(
+    path: pathlib.Path, *, finalize: Callable[[Any], Any], autoescape: bool, **filters: Callable
+) -> jinja2.Template:
+    """Returns a template, of text or of a page, in which a name without a value is an error.
+
+    ``finalize`` maps each value that is printed; ``autoescape``, which escapes markup in values,
+    has no default, so that no page can leave it out.
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(path.parent),
         undefined=jinja2.StrictUndefined,
-        finalize=_one_line,
+        finalize=finalize,
+        autoescape=autoescape,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "ceil": ceil,
-        "digits": lambda value, digits=4: f"{value:.{digits}g}",
-        "thousands": lambda value, digits="": f"{value:,.{digits}g}" if digits else f"{value:,}",
-        "label": lambda name: name.replace("_", " "),
-        "class": lambda value: type(value).__name__,
-        "each": _each,
-        "of_kind": _of_kind,
-        "dict": dict,
-        "repr": repr,
-    }
-    return environment.get_template(name)
+    environment.filters |= {"ceil": ceil, "repr": repr, **filters}
+    return environment.get_template(path.name)
 
 
-_TEMPLATE = _template("guarantee.txt")
+_TEMPLATE = open_template(
+    pathlib.Path(__file__).with_name("guarantee.txt"),
+    finalize=_one_line,
+    autoescape=False,  # text, in which nothing can be markup
+    digits=_digits,
+    thousands=_thousands,
+    label=lambda name: name.replace("_", " "),
+    each=_each,
+    of_kind=_of_kind,
+    dict=dict,
+    **{"class": lambda value: type(value).__name__},
+)

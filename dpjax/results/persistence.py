@@ -5,7 +5,7 @@ import functools
 import json
 import os
 import pathlib
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,24 +23,14 @@ from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaled import fields_of, preprocessing_of
 from dpjax.display.cards import Card, HasCard, ceil, printable
 from dpjax.results.answers import ANSWERS
-from dpjax.results.description import Description
 from dpjax.results.guarantee import Guarantee, split_warning
 from dpjax.results.prediction import Predictions, Score, score_of
-from dpjax.results.solution import Solution
+from dpjax.results.solution import Description, Solution
 
 _FORMAT = "dpjax-solution-5"
 # Recounting takes up to a third of a second for each release of another kind, and longer for counts
 # beyond these, which no training reaches.
 _MOST_RELEASES, _MOST_ANSWERS = 128, 10**8
-
-
-class HasSolution(Protocol):
-    """What a network's training returns, ``Trained``."""
-
-    @property
-    def solution(self) -> Solution:
-        """Parameters, history and guarantee."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,12 +114,12 @@ class SavedSolution(Predictions, HasCard):
         return self.score
 
 
-def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
+def save(path: str | os.PathLike, solution: Any) -> None:
     """Writes the public part of ``solution`` to one file, all or nothing.
 
     Args:
       path: file to write or replace.
-      solution: one solution, not a batch; or what ``fit`` returned, of which the parameters, the
+      solution: a ``Solution``, not a batch; or what ``fit`` returned, of which the parameters, the
         history and the guarantee are written: neither the model, nor what was measured on held-out
         records.
 
@@ -159,6 +149,7 @@ def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
     certificate, bars = solution.certificate, solution.error_bars
     content = {
         "format": _FORMAT,
+        # Dictionaries of arrays, whatever containers the network's library has.
         "params": serialization.to_state_dict(_host(solution.params)),
         "history": _host(solution.history._asdict()),
         "steps": int(solution.steps),
@@ -168,10 +159,12 @@ def save(path: str | os.PathLike, solution: Solution | HasSolution) -> None:
         "releases": json.dumps([release.to_fields() for release in event.releases]),
         "relation": event.relation,
         "accountant": solution.algorithm.accountant,
+        # As it was printed, beside the releases that it is recounted from.
         "text": str(solution.guarantee()),
         "preprocessing": json.dumps(fields_of(solution.preprocessing)),
         "score": json.dumps(dataclasses.asdict(score_of(solution.algorithm.objective))),
         "error_bars": None if bars is None else _host(dataclasses.asdict(bars)),
+        # None stays None, as it is an empty tree.
         **jax.tree.map(float, {name: getattr(solution, name) for name in ANSWERS}),
         "description": json.dumps(solution.description._asdict()),
     }
@@ -196,20 +189,22 @@ def load(path: str | os.PathLike) -> SavedSolution:
         raw = pathlib.Path(path).read_bytes()
     except FileNotFoundError as error:
         raise FileNotFoundError(f"there is no file {str(path)!r}.") from error
-    fields = ("params", "history", "steps", "status", "certificate", "certified_params")
     try:
+        # Data alone, as is JSON: nothing of a file is run.
         content: Any = serialization.msgpack_restore(raw)
         if content["format"] != _FORMAT:
             raise KeyError
-        releases = tuple(Release.from_fields(r) for r in json.loads(content["releases"]))
-        saved = SavedSolution(
-            **{field: content[field] for field in fields},
-            event=Event(releases, content["relation"]),
-            accountant=content["accountant"],
-            text=content["text"],
-            **_prediction(content),
-            **_described(content),
-        )
+        del content["format"]
+        releases = tuple(Release.from_fields(r) for r in json.loads(content.pop("releases")))
+        bars = content.pop("error_bars")
+        fields = {
+            "event": Event(releases, content.pop("relation")),
+            "preprocessing": preprocessing_of(json.loads(content.pop("preprocessing"))),
+            "score": Score(**json.loads(content.pop("score"))),
+            "error_bars": None if bars is None else ErrorBars(**bars),
+            "description": Description(**json.loads(content.pop("description"))),
+        }
+        saved = SavedSolution(**content, **fields)  # the others are in the file as they are
         _check(saved)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"{path} is not a solution saved by this version of dpjax.") from error
@@ -241,8 +236,10 @@ def _check(saved: SavedSolution) -> None:
     )
     if not right:
         raise ValueError("what save does not write")
+    # Lists in place of tuples would fail later, where epsilon is cached.
     hash(saved.event)
     for release in saved.event.releases:
+        # Fields of other kinds would fail later, where they are shown.
         release.to_json()
     if claim is not None:
         bounds = Certificate(**claim)
@@ -260,20 +257,6 @@ def _check(saved: SavedSolution) -> None:
 @functools.lru_cache(maxsize=8)
 def _recounted(event: Event, delta: float, accountant: str) -> float:
     return epsilon(event, delta, event.relation, accountant)
-
-
-def _prediction(content: dict[str, Any]) -> dict[str, Any]:
-    held = preprocessing_of(json.loads(content["preprocessing"]))
-    return {"preprocessing": held, "score": Score(**json.loads(content["score"]))}
-
-
-def _described(content: dict[str, Any]) -> dict[str, Any]:
-    bars = content["error_bars"]
-    return {
-        "error_bars": None if bars is None else ErrorBars(**bars),
-        **{name: content[name] for name in ANSWERS},
-        "description": Description(**json.loads(content["description"])),
-    }
 
 
 def _host(tree: Any) -> Any:

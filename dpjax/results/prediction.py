@@ -1,17 +1,20 @@
-"""Prediction from trained parameters, shared by ``Solution`` and saved solutions."""
+"""Prediction from trained parameters: of records that fit into memory, and of tables in blocks."""
 
 import dataclasses
-from typing import Any
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import softmax
 
 from dpjax._typing import Params, PyTree
 from dpjax.algorithms import ErrorBars
-from dpjax.datasets import Dataset, Preprocessing
+from dpjax.datasets import Dataset, Preprocessing, load
 from dpjax.datasets.csv_files import few
 from dpjax.datasets.labels import decode_labels
-from dpjax.datasets.sources import has_columns, is_table_path
+from dpjax.datasets.source import ROWS_AT_ONCE
+from dpjax.datasets.sources import has_columns, is_table_path, open_features
 from dpjax.objectives import (
     LinearClassifier,
     LinearModel,
@@ -67,6 +70,7 @@ class Score:
         """Returns the scores of rows as in training, (n,), or (n, K) of K classes."""
         if self.kind == "two-layer":
             return np.asarray(self.model.score(params, rows))
+        # On the host and in float64: nothing is compiled for a few rows.
         return self.model.score(np.asarray(params, np.float64), rows)
 
     def decide(self, scores: np.ndarray) -> np.ndarray:
@@ -77,11 +81,7 @@ class Score:
 
 
 def score_of(objective: Objective) -> Score:
-    """Returns how the parameters of ``objective`` score rows.
-
-    >>> score_of(logistic())
-    Score(kind='linear', hidden=0, logistic=True, classes=0)
-    """
+    """Returns how the parameters of ``objective`` score rows."""
     model, linear = objective.model, objective.averaged
     if isinstance(model, TwoLayer):
         return Score("two-layer", model.hidden, logistic=True)
@@ -116,6 +116,7 @@ def training_rows(x: Any, preprocessing: Preprocessing | None) -> PyTree:
     """
     if isinstance(x, Dataset):
         other = x.preprocessing
+        # Arrays: nothing is known of their columns, and so nothing can differ.
         if other is None or preprocessing is None:
             return x.x
         if differences := other.differences(preprocessing):
@@ -132,6 +133,14 @@ def training_rows(x: Any, preprocessing: Preprocessing | None) -> PyTree:
     if not preprocessing.columns and np.asarray(x).dtype.kind == "f":
         return x  # images: bytes are raw, floats scaled already
     return preprocessing.rows(x)
+
+
+def probabilities(scores: np.ndarray) -> np.ndarray:
+    """Returns probabilities (n, K) for scores (n, K), or of two classes for log-odds (n,)."""
+    if scores.ndim == 2:
+        return softmax(scores, axis=1)
+    # Each from the smaller exponential, so that neither is 1 minus a number near 1.
+    return np.exp(-np.logaddexp(0, np.stack([scores, -scores], axis=1)))
 
 
 class Predictions:
@@ -221,6 +230,7 @@ class Predictions:
                 f"x must be rows of {features} numbers, (n, {features}), got {rows.dtype} "
                 f"{rows.shape}."
             )
+        # Unlike in training, where it is a null record: nobody is protected by a silent guess.
         if not np.isfinite(rows).all():
             raise ValueError(
                 "x holds a missing or non-finite value, or a level that is not declared, so it has "
@@ -245,22 +255,102 @@ class Predictions:
         return decode_labels(codes, classes)
 
     def predict_proba(self, x: Any) -> np.ndarray:
-        """Returns probabilities (n, K), in the order of the declared classes.
+        """Returns the probabilities (n, K) of a logistic or softmax loss, by the declared classes.
 
         Args:
-          x: as in ``decision_function``.
+          x: what ``decision_function`` takes.
 
         Raises:
-          FileNotFoundError: as ``decision_function``.
-          ValueError: as ``decision_function``, or if the loss is not the logistic or softmax one.
+          FileNotFoundError: if there is no such file.
+          ValueError: for what ``decision_function`` refuses, or a loss of another kind than these.
         """
         if not self._score().logistic:
             raise ValueError("probabilities need a logistic or softmax loss; predict gives labels.")
-        scores = self.decision_function(x)
-        if scores.ndim == 2:
-            return softmax(scores, axis=1)
-        # Each from the smaller exponential, so that neither is 1 minus a number near 1.
-        return np.exp(-np.logaddexp(0, np.stack([scores, -scores], axis=1)))
+        return probabilities(self.decision_function(x))
 
     def _score(self) -> Score:
         raise NotImplementedError
+
+
+class PredictedRows(NamedTuple):
+    """Predictions for some rows of a table.
+
+    Attributes:
+      labels: declared classes, or numbers in the label's units, (m,).
+      probabilities: of each class (m, K), or None where they were not asked for.
+      known: False (m,) for a record with a missing value or an undeclared level, whose label and
+        probabilities mean nothing.
+    """
+
+    labels: np.ndarray
+    probabilities: np.ndarray | None
+    known: np.ndarray
+
+
+class PredictedTable(NamedTuple):
+    """A table that is predicted as it is read.
+
+    Attributes:
+      size: number of its records.
+      blocks: one ``PredictedRows`` after the other, in the order of the records.
+    """
+
+    size: int
+    blocks: Iterator[PredictedRows]
+
+
+def predict_table(model: Predictions, table: Any, *, probabilities: bool = False) -> PredictedTable:
+    """Returns predictions for the records of a table, which is read in blocks of rows.
+
+    Unlike ``predict`` it raises no error where single records have no prediction.
+
+    Args:
+      model: a ``Solution`` or ``SavedSolution`` that was trained on a table.
+      table: the path of a CSV, NPZ, NPY or Parquet file, a data frame or a mapping of columns, with
+        or without labels and further columns; or the name of the data set trained on.
+      probabilities: whether to give those of the classes too.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if a column is missing or stored otherwise, or the model predicts no label or was
+        trained on arrays; for probabilities of another loss than the logistic or softmax one.
+
+    Privacy: NOT a mechanism. The guarantee covers the model; predictions of the training records
+      tell of those records.
+
+    >>> import dpjax
+    >>> data = dpjax.datasets.load("randhie")
+    >>> algorithm = dpjax.dp_gradient_descent(
+    ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-6),
+    ...     data_size=data.size, dimension=data.dimension, steps=2)
+    >>> found = predict_table(dpjax.solve(algorithm, data, seed=0), "randhie")
+    >>> found.size, next(found.blocks).labels.shape
+    (20190, (8192,))
+    """
+    scale = model.preprocessing
+    _ = model.class_names  # what predicts nothing says so first
+    if scale is None:
+        raise ValueError(NO_COLUMNS)
+    predicted = functools.partial(_predicted, model, scale, probabilities)
+    # A model without probabilities says so before a record is read.
+    predicted(np.empty((0, len(scale.features)), np.float32))  # before a record is read
+    if is_table_path(table) or has_columns(table):
+        source = open_features(table, scale.columns)
+        size, blocks = source.size, scale.blocks(source)
+    else:
+        data = load(table, intercept=scale.intercept)
+        rows = np.asarray(training_rows(data, scale))
+        size = data.size
+        blocks = (rows[i : i + ROWS_AT_ONCE] for i in range(0, size, ROWS_AT_ONCE))
+    return PredictedTable(size, map(predicted, blocks))
+
+
+def _predicted(
+    model: Predictions, scale: Preprocessing, probabilities: bool, rows: np.ndarray
+) -> PredictedRows:
+    known = np.logical_and.reduce(np.isfinite(rows), axis=1)
+    # Not left out: blocks of one length compile once.
+    filled = np.where(known[:, None], rows, np.float32(0))
+    data = Dataset(filled, np.zeros(len(rows), np.float32), preprocessing=scale)
+    chances = model.predict_proba(data) if probabilities else None
+    return PredictedRows(model.predict(data), chances, known)

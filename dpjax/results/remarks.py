@@ -36,24 +36,24 @@ def remarks(algorithm: Algorithm) -> list[str]:
     event = algorithm.event
     if all(release.is_lossless for release in event.releases):
         return []
-    found = accounting.remarks(epsilon, delta, n)
+    sentences = accounting.remarks(epsilon, delta, n)
     p = getattr(algorithm, "subspace_dimension", algorithm.dimension)
     for query in algorithm.queries:
         stddevs = dict(query.components)
         # Of a pass: what a batch lacks in records, the number of batches makes up for.
         noise = stddevs.get("gradient", 0.0) * math.sqrt(p * float(query.divisor) / n)
         if noise and noise > (longest := float(query.bound())):
-            found.append(
+            sentences.append(
                 f"the noise on the mean gradient of a pass over the records has norm {noise:.2g}, "
                 f"and no clipped gradient is longer than {longest:.2g}: use fewer than {p:,} "
                 "parameters or fewer steps, more records or a larger epsilon."
             )
         if "hessian" in stddevs and p >= 2**15:  # 4 GiB, of which a step holds several
-            found.append(
+            sentences.append(
                 f"a Hessian of {p:,} x {p:,} numbers takes {4 * p**2 / 1e9:,.0f} GB: take "
                 "dp_gradient_descent, or dp_subspace_trust_region."
             )
-    return found
+    return sentences
 
 
 def remarks_of_released(
@@ -72,6 +72,7 @@ def remarks_of_released(
     first = asked & (np.cumsum(asked, axis=0) == 1)
     sums = np.concatenate([np.where(chosen, seen, 0).sum(axis=0) for chosen in (first, asked)])
     excess, degrees = sums[sums[:, 1] > 0].T
+    # The chance of a false remark is shared among the sums.
     limits = stats.chi2.isf(1e-3 / max(degrees.size, 1), degrees)
     noise_alone = degrees.size and (excess + degrees <= limits).all()
     few = [FEW.format(max(n * counted, 0), n, n * most)] if most < 0.95 else []

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,11 +14,49 @@ from dpjax.algorithms import Algorithm, Certificate, ErrorBars, Status
 from dpjax.algorithms.card import REPRODUCIBLE, check_on_host, for_each, noise_words, of_event
 from dpjax.datasets import Preprocessing
 from dpjax.display.cards import Card, HasCard, ceil, number
+from dpjax.objectives.units import UnitLoss
 from dpjax.results import guarantee as _guarantee
 from dpjax.results.answers import ANSWERS, interval
-from dpjax.results.description import Description, describe
 from dpjax.results.prediction import Predictions, Score, score_of
 from dpjax.results.remarks import remarks_of_released
+
+
+class Description(NamedTuple):
+    """What was trained: names and declared numbers, none of them read off the data.
+
+    ``Solution.description`` is one, and ``save`` writes it.
+
+    Attributes:
+      algorithm: its name for people.
+      objective: its name.
+      unit: what the guarantee protects, such as ``"row"`` or ``"person with all its records"``.
+      records: the declared number of them, n.
+      delta: of the budget.
+      steps: how many were planned.
+    """
+
+    algorithm: str
+    objective: str
+    unit: str
+    records: int
+    delta: float
+    steps: int
+
+
+def describe(algorithm: Algorithm, unit: str) -> Description:
+    """Returns the description of one training.
+
+    Privacy: holds public numbers only.
+    """
+    grouped = isinstance(algorithm.objective.loss, UnitLoss)
+    return Description(
+        algorithm=algorithm.title,
+        objective=algorithm.objective.name,
+        unit=f"{unit} with all its records" if grouped else unit,
+        records=algorithm.queries[0].data_size,
+        delta=float(np.asarray(algorithm.declared.delta)),
+        steps=int(algorithm.steps),
+    )
 
 
 @pytree_dataclass
@@ -96,14 +134,15 @@ class Solution(Predictions, HasCard):
     def remarks(self) -> list:
         """What released values say against a training, in sentences; of a batch a list for each.
 
-        Privacy: post-processing, see ``driver.remarks``.
+        Privacy: post-processing, see ``results.remarks``.
         """
         unbounded = self.certificate is None and self.certified_params is not None
-        told = (self.evidence, self.steps, unbounded)
+        evidence = (self.evidence, self.steps, unbounded)
         if self.counted is not None:
+            # Of two sides, so that 1e-3 lies above it.
             n, (_, most) = self.algorithm.queries[0].data_size, self.counted_interval(0.998)
-            told += (n, self.counted, most)
-        return self._each(lambda told: remarks_of_released(*told), told)
+            evidence += (n, self.counted, most)
+        return self._each(lambda evidence: remarks_of_released(*evidence), evidence)
 
     def guarantee(self) -> _guarantee.Guarantee | list:
         """Returns the guarantee in words a person can publish."""
@@ -133,17 +172,18 @@ class Solution(Predictions, HasCard):
         name, value = ANSWERS[field], getattr(self, field)
         if value is None:
             raise ValueError(f"no {name} was released; build the algorithm with dpjax.with_{name}.")
+        # Its noise is what spread the answer.
         (query,) = (query for query in self.algorithm.queries if query.name == name)
         return interval(value, query.stddev, query.relation, confidence)
 
     def _score(self) -> Score:
-        found = score_of(self.algorithm.objective)
-        if not found.kind:
+        score = score_of(self.algorithm.objective)
+        if not score.kind:
             raise ValueError(
                 f"a solution of {self.algorithm.objective.name} has no prediction rule: call your "
                 "model with solution.params, or use Trained.predict for a network trained by fit."
             )
-        return found
+        return score
 
     def _card(self) -> Card:
         algorithm: Any = self.algorithm
