@@ -210,6 +210,14 @@ def _of_kind(words: dict[str, str], kind: str) -> str:
     return words[kind]
 
 
+def _digits(value: float, digits: int = 4) -> str:
+    return f"{value:.{digits}g}"
+
+
+def _thousands(value: float, digits: int | None = None) -> str:
+    return f"{value:,}" if digits is None else f"{value:,.{digits}g}"
+
+
 def open_template(
     path: pathlib.Path, *, finalize: Callable[[Any], Any], autoescape: bool, **filters: Callable
 ) -> jinja2.Template:
