@@ -110,8 +110,8 @@ found["run"] = bits(dpjax.run(given, data[1], key=jax.random.key(0), progress=Fa
 # By XLA's own count, of a program on one device and on eight.
 MEMORY = """
 def program(name, mesh):
-    data = sharding.place((x, y), mesh)
-    start = sharding.everywhere((jax.random.key(0), jnp.zeros(4)), data)
+    data = sharding.put((x, y), mesh)
+    start = sharding.replicate((jax.random.key(0), jnp.zeros(4)), data)
     given = algorithm(name)
     solve = dpjax.driver.program._solve
     return solve.lower(given, data, *start, unit="row", unit_rows=False).compile()
@@ -205,7 +205,7 @@ mesh = shard((x, y)).mesh
 rows = {"float": x.copy(), "int": np.arange(n, dtype=np.int32) - 7, "bool": np.arange(n) % 3 == 0,
         "half": x[:, 0].astype(jnp.bfloat16)}
 rows["float"][5] = np.nan
-spread = sharding.place(rows, mesh)
+spread = sharding.put(rows, mesh)
 few = jnp.array([5, n - 1, 0, 4096, 5])
 many = jax.random.randint(jax.random.key(0), (5_000,), 0, n)
 mask = jnp.arange(5_000) % 2 == 0
@@ -238,7 +238,7 @@ except ValueError as error:
 """
 # Planted: the third device has the rows of the second.
 READ_TWICE = """
-right = sharding.place
+right = sharding.put
 def wrong(examples, mesh):
     if mesh is not None:
         share = sharding._share(n, mesh)
@@ -246,10 +246,10 @@ def wrong(examples, mesh):
         for leaf in examples:
             leaf[2 * share : 3 * share] = leaf[share : 2 * share]
     return right(examples, mesh)
-prepare.place = wrong
+prepare.put = wrong
 found["twice"] = [bits(dpjax.solve(algorithm("dp-gd"), data, key=jax.random.key(0)))
                   for data in ((x, y), shard((x, y)))]
-prepare.place = right
+prepare.put = right
 """
 # Planted: one device of eight adds 1 to what it sends.
 WRONG_SUMS = """
@@ -293,7 +293,7 @@ def test_c11_one_file_adds_up_over_devices_and_one_sends_messages():
 def test_few_records_stay_on_one_device():
     data = shard((np.ones((5, 2)), np.ones(5)))
     examples, mesh = distributed.mesh_of(data)
-    assert isinstance(sharding.place(examples, mesh)[0], np.ndarray)
+    assert isinstance(sharding.put(examples, mesh)[0], np.ndarray)
 
 
 def test_no_device_is_an_error():
