@@ -442,7 +442,7 @@ def test_the_guarantee_says_how_records_are_drawn(relation, accountant):
         ],
     )
     text = " ".join(guarantee.statement(algorithm, "row").split())
-    words = ["anchor: none: every noisy answer uses all records"]
+    words = ["anchor: none; every noisy answer uses all records"]
     words += ["a drawn record adds at most", "k e^((k-1)"]
     if relation == "replace_one":
         words += [
