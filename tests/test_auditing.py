@@ -421,7 +421,7 @@ class ClippedMean(GradientQuery):
 class OneRecordMoved(GradientQuery):
     """Books a replaced record as one that is added or removed."""
 
-    def _of_mean(self, unit):
+    def _mean_sensitivity(self, unit):
         return unit / self.data_size
 
 

@@ -59,9 +59,13 @@ class BallQuery(GradientQuery):
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the standard deviation of a coordinate, in float64."""
         with jax.enable_x64(True):  # in float32 the ball could be smaller than accounted
-            return (float64(self.noise_multiplier) * float64(self.clip_norm) * self._on_sum(1.0),)
+            return (
+                float64(self.noise_multiplier)
+                * float64(self.clip_norm)
+                * self._sum_sensitivity(1.0),
+            )
 
-    def _on_sum(self, bound: Array | float) -> Array | float:
+    def _sum_sensitivity(self, bound: Array | float) -> Array | float:
         # Sampled or not: of a ball the distance of the centres is what counts.
         self.sampler.sum_scale(bound, self.relation)  # raises where the draw has no accounting
         return FullBatch(self.data_size).sum_scale(bound, self.relation, self.rounding_error)

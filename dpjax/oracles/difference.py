@@ -70,7 +70,9 @@ class DifferenceQuery(Query):
 
     def stddev_at(self, params: Params, anchor: Params) -> Array:
         """Returns the standard deviation of the noise on the released mean; released itself."""
-        return jnp.asarray(self.noise_multiplier * self._of_mean(self.bound(params, anchor=anchor)))
+        return jnp.asarray(
+            self.noise_multiplier * self._mean_sensitivity(self.bound(params, anchor=anchor))
+        )
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any

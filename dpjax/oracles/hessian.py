@@ -128,7 +128,7 @@ class JointQuery(Query):
     @property
     def hessian_stddev(self) -> Array | float:
         """Standard deviation of the noise on a diagonal entry of the mean Hessian."""
-        return self.noise_multiplier * self._of_mean(self.hessian_weight)
+        return self.noise_multiplier * self._mean_sensitivity(self.hessian_weight)
 
     @property
     def noise_draws(self) -> int:
@@ -156,7 +156,7 @@ class JointQuery(Query):
         return (("gradient", Gaussian()), ("hessian", SymmetricGaussian()))
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        return tuple(map(self._noise_on_sum, (self.gradient_weight, self.hessian_weight)))
+        return tuple(map(self._sum_noise_std, (self.gradient_weight, self.hessian_weight)))
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> SecondOrderAnswer:
         return SecondOrderAnswer(*(total / self.divisor for total in noisy))

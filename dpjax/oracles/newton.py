@@ -72,7 +72,7 @@ class NewtonQuery(ValueQuery):
     def sensitivity(self) -> Array | float:
         """How far one record moves f(H) u, rounding of sums and eigenvectors included."""
         errors = 2 * self.dimension * _EIGEN_ERROR
-        return (self._of_mean(1.0) + errors) * self.bound() + errors / self.floor
+        return (self._mean_sensitivity(1.0) + errors) * self.bound() + errors / self.floor
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:

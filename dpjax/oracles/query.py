@@ -45,13 +45,14 @@ class Query:
     A subclass is a ``pytree_dataclass`` with keyword-only fields. It must define ``name``,
     ``exact`` and ``bound``. It may define
 
-    - the noise: ``noise``, the same for each part, or ``noises``, with ``stddevs``; ``purpose``,
+    - the noise: ``noise`` if all parts have one law, else ``noises``, and ``stddevs``; ``purpose``,
       ``step_key``;
     - what becomes of the noisy parts: ``postprocess``, its inverse ``noisy_parts``, and
       ``evidence``;
     - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``components``,
       ``description``, ``noise_draws`` and ``most_answers``;
-    - how sums are made: ``sums``, which no subclass inherits, as it may have another ``exact``;
+    - that ``exact`` is made of dpjax's clipped sums: ``sums``; no subclass inherits it, as its
+      ``exact`` may be another;
     - which records are read and when: ``sampler``, ``closed_form``, ``is_asked``,
       ``secret_arguments``, ``check_examples``, ``gradients_per_record``.
 
@@ -70,21 +71,22 @@ class Query:
     quantity: ClassVar[Quantity] = Quantity()
     """What is released, for the guarantee, which has words for dpjax's own kinds."""
     sums_units: ClassVar[bool] = False
-    """Whether ``exact`` is a clipped sum that has a closed form for units of a linear model."""
+    """Whether ``exact`` has a closed form where a unit of privacy is several records."""
     noise: ClassVar[Noise] = Gaussian()
     """The law of the noise; its ``mechanism`` names the kind of release."""
     gradients_per_record: ClassVar[int] = 1
-    """How many gradients of each record in its batch one answer computes."""
+    """Gradients that one answer computes of each record in its batch."""
     description: ClassVar[str] = ""
     """Of a class of your own: what is released and with which noise, for the guarantee."""
     reads: ClassVar[type[Sampler]] = Sampler  # the kind of sampler that a subclass needs
-    _jumps: ClassVar[bool] = False  # where a loss rounds otherwise: differences cancel, counts jump
+    # Whether rounding can move a contribution by more: a difference cancels, a count flips.
+    _jumps: ClassVar[bool] = False
     sums: ClassVar[ClippedSums | None] = None
-    """How the sums of ``exact`` are made; None is charged the most."""
+    """How the sums of ``exact`` are made; for None one rounded addition a row is charged."""
 
     @property
     def _sums(self) -> ClippedSums | None:
-        # Read off the class itself: whoever else is among its bases, nothing is inherited.
+        # Read from the class itself and not from its bases, whose ``exact`` may be another.
         return type(self).__dict__.get("sums")
 
     @property
@@ -94,7 +96,7 @@ class Query:
 
     @property
     def data_size(self) -> int:
-        """The declared number n, which is public; the true one may differ where n is private."""
+        """The declared number n, public; under add_or_remove_one the true number is private."""
         return self.setting.data_size
 
     @property
@@ -123,12 +125,12 @@ class Query:
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        """Name and noise std of each part of the released mean; for concrete numbers only."""
+        """Name and noise std of each part of the released mean; not under jit or vmap."""
         return ((self.name, float(self.stddev)),)
 
     @property
     def purpose(self) -> str:
-        """The word for the noise key; it must differ between independent noises."""
+        """The label from which the noise key is derived; one for each independent noise."""
         return self.name
 
     def exact(
@@ -136,7 +138,7 @@ class Query:
     ) -> tuple[Expansion, ...]:
         """Returns the value without noise, one array for each of ``noises``. NOT PRIVATE.
 
-        Beside ``secret_arguments`` it is the only method that may read records.
+        Besides ``secret_arguments`` it is the only method that may read records.
 
         Args:
           records: those of one batch, see ``bind``.
@@ -148,12 +150,12 @@ class Query:
         raise NotImplementedError
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
-        """Returns (word for the key, law of the noise) for each part of the exact value."""
+        """Returns (label of the key, law of the noise) for each part of the exact value."""
         return ((self.purpose, self.noise),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns, for each part of the exact value, the scale of its noise, see ``Noise``."""
-        return (self._noise_on_sum(self.bound(params, **public)),)
+        return (self._sum_noise_std(self.bound(params, **public)),)
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
         """Returns the answer, from the noisy parts: by default their mean, a pytree like params."""
@@ -331,7 +333,7 @@ class Query:
         return noisy
 
     def evaluations(self, count: int) -> Evaluations:
-        """Returns how many gradients ``count`` answers compute; for concrete numbers only."""
+        """Returns how many gradients ``count`` answers compute; not under jit or vmap."""
         rows = self.sampler.max_batch_size
         # As sums are made: of whole blocks of rows.
         padded = -(-rows // BLOCK) * BLOCK if rows > BLOCK else rows
@@ -340,7 +342,7 @@ class Query:
 
     @property
     def closed_form(self) -> bool:
-        """Whether rows of a linear model are scaled once a training, for sums in closed form."""
+        """Whether rows of a linear model are scaled once a training, so that sums are products."""
         return self.sampler.reads_all
 
     @property
@@ -355,7 +357,7 @@ class Query:
 
     @property
     def permutation_invariant(self) -> bool:
-        """Whether rows that neighbours share may shift; sums within blocks are then in float64."""
+        """Whether neighbours may hold a record in other rows; blocks are then summed in float64."""
         return not keeps_positions(self.relation)
 
     @property
@@ -363,9 +365,9 @@ class Query:
         """What the noise multiplier is relative to, for the released mean and the largest bound.
 
         Without sampling the mean's l2 sensitivity; with sampling the bound on what one drawn record
-        adds, or of ball noise the sensitivity where the record is drawn.
+        adds; for ball noise the sensitivity given that the record is drawn.
         """
-        return self._of_mean(self.bound())
+        return self._mean_sensitivity(self.bound())
 
     @property
     def noise_draws(self) -> int:
@@ -373,7 +375,7 @@ class Query:
         return self.setting.dimension
 
     def most_answers(self, times: int) -> int:
-        """Returns how many of ``times`` answers add noise at most."""
+        """Returns an upper bound on how many of ``times`` answers add noise."""
         return times
 
     @property
@@ -382,7 +384,7 @@ class Query:
         return self.noise_multiplier * self.sensitivity
 
     def event(self, count: int) -> Event:
-        """Returns what ``count`` answers release; for concrete numbers only.
+        """Returns what ``count`` answers release; not under jit or vmap.
 
         Raises:
           ValueError: for a sampler that has no accounting for the relation or the noise, or draws
@@ -391,9 +393,9 @@ class Query:
         self.setting.check_sampler(self.sampler)
         if self._jumps and self.permutation_invariant and not self.in_any_row:
             raise ValueError(
-                f"under {self.relation!r} a record shifts those behind it, and where the loss has "
-                f"no closed form all of these may then move the {self.name} by more than rounding. "
-                "Use relation='zero_out'."
+                f"under {self.relation!r} adding a record moves all later rows. A loss without a "
+                f"closed form may round otherwise there, and the {self.name} amplifies that. Use "
+                "relation='zero_out'."
             )
         released = (
             dataclasses.replace(release, quantity=self._stated(release.quantity))
@@ -431,11 +433,11 @@ class Query:
 
     @property
     def in_any_row(self) -> bool:
-        """Whether a record's contribution is the same bits in any row: in closed form, float64."""
+        """Whether a contribution has the same bits in every row: in closed form, float64."""
         return self._sums is not None and self.objective.linear is not None
 
     def rounding_error_of(self, rows: int) -> float:
-        """Returns ``rounding_error`` for sums over at most so many rows."""
+        """Returns ``rounding_error`` for sums over at most ``rows`` rows."""
         # Where a record may be added, sums may have more rows than are declared.
         charged = most_rows(rows, self.relation, self.in_any_row)
         shifted = 0.0 if self.in_any_row else shift_rounding_error(charged, self.relation)
@@ -447,15 +449,15 @@ class Query:
         )
         return rounded + shifted
 
-    def _on_sum(self, bound: Array | float) -> Array | float:
+    def _sum_sensitivity(self, bound: Array | float) -> Array | float:
         return self.sampler.sum_scale(bound, self.relation, self.rounding_error)
 
-    def _of_mean(self, bound: Array | float) -> Array | float:
-        return self._on_sum(bound) / self.divisor
+    def _mean_sensitivity(self, bound: Array | float) -> Array | float:
+        return self._sum_sensitivity(bound) / self.divisor
 
-    def _noise_on_sum(self, bound: Array | float) -> Array | float:
-        # The printed ``stddev`` times the divisor, which divides the noisy sum: post-processing.
-        return self.noise_multiplier * (self._of_mean(bound) * self.divisor)
+    def _sum_noise_std(self, bound: Array | float) -> Array | float:
+        # The printed std of the mean times the divisor; dividing by it is post-processing.
+        return self.noise_multiplier * (self._mean_sensitivity(bound) * self.divisor)
 
     def _drawn(self, key: Array, records: Records) -> tuple[Records, Array | None]:
         return self.sampler.draw(derive(key, _BATCH, 0), records)

@@ -71,7 +71,7 @@ class SelectionQuery(ValueQuery):
     def sensitivity(self) -> Array | float:
         """How far one record moves a score, rounding of sums and eigenvalues included."""
         errors = 2 * self.dimension * EIGENVALUE_ERROR
-        return (self._of_mean(1.0) + errors) * self.clip_norm / self.curvature_tolerance
+        return (self._mean_sensitivity(1.0) + errors) * self.clip_norm / self.curvature_tolerance
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
