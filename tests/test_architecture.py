@@ -126,7 +126,8 @@ def test_no_cycles_between_files():
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_small_rooms_and_a_first_sentence(path):
     source = path.read_text()
-    assert len(source.splitlines()) <= 450
+    # Comments say why, and are no reason to cut a file: as in the rooms' sizes they are not counted.
+    assert sum(not line.lstrip().startswith("#") for line in source.splitlines()) <= 450
     docstring = ast.get_docstring(ast.parse(source))
     assert docstring and docstring.splitlines()[0].rstrip().endswith(".")
     for node in ast.walk(ast.parse(source)):

@@ -108,7 +108,7 @@ def test_a_record_moves_the_number_by_one_at_most(way, relation):
     query = query_of(WAYS[way][0], relation)
     if relation == "add_or_remove_one" and not query.in_any_row:
         # A gradient that is finite in one row may not be in another.
-        with pytest.raises(ValueError, match=r"move the count by more than rounding"):
+        with pytest.raises(ValueError, match=r"the count amplifies that"):
             query.event(1)
         return
     (release,) = query.event(1).releases

@@ -362,7 +362,7 @@ WRONG = {
     "mask of a batch": lambda _: summed((MANY_X, MANY_Y), np.ones(3, bool)),
     "another mask": lambda _: summed((MANY_X[:3], MANY_Y[:3]), np.ones(MANY, bool)),
     "a subset": lambda _: dpjax.sampling.without_replacement(10, 100).sample(KEY, MANY),
-    "a pass": lambda _: SinglePass(100, 0, 90).window(as_shuffled(MANY_X), 0, 10, 10),
+    "a pass": lambda _: SinglePass(100, 0, 90).minibatch(as_shuffled(MANY_X), 0, 10, 10),
     "gradients of a draw": lambda _: released(MANY_X, per_example=True),
     "a sum": lambda _: released(MANY_X),
     "divisor": lambda _: dpjax.transforms.divide_by(np.array(MANY)),

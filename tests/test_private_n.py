@@ -205,7 +205,7 @@ def test_what_is_assumed_of_shifted_records_is_said():
         general, 400, "add_or_remove_one", sampling.poisson(9, 400, budget=BUDGET, count=4)
     )
     query = DifferenceQuery(setting=setting, noise_multiplier=1.0, clip_norm=1.0, smoothness=1.0)
-    with pytest.raises(ValueError, match=r"may then move the difference by more than rounding"):
+    with pytest.raises(ValueError, match=r"the difference amplifies that"):
         query.event(4)
     for loss, refused in ((logistic, False), (logistic_by_hand, True)):
         total = clipped_grad_difference(loss, smoothness=1.0)
