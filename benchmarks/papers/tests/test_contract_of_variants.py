@@ -1,4 +1,4 @@
-"""dpjax's contract suite for algorithms, ``tests/test_contract.py``, of the papers' variants."""
+"""The contract suite of algorithms, ``tests/contracts``, of the papers' variants."""
 
 import functools
 import importlib.util
@@ -17,7 +17,7 @@ _PASS = {"smoothness": 1.0, "hessian_lipschitz": 1.0, "initial_gap": 1.0, "step_
 _ABSENT = {("add_or_remove_one", way): "reads each record at most once" for way in ACCOUNTANTS}
 _UNPROVEN = {("replace_one", way): "no proven accounting" for way in ACCOUNTANTS}
 _UNPROVEN |= {(relation, "rdp"): "an exact anchor has no" for relation in RELATIONS}
-# What ``tests/factories.py`` says of dpjax's own algorithms, of these.
+# What ``tests/harness/factories.py`` says of dpjax's own algorithms, of these.
 OURS = {
     "ENTRIES": VARIANTS,
     "FACTORIES": {name: row.factory for name, row in VARIANTS.items()},
@@ -50,7 +50,9 @@ NOT_OF_ANCHORS = {
 
 def load(name):
     """A test file of dpjax as a module of its own."""
-    spec = importlib.util.spec_from_file_location(f"{name}_of_variants", TESTS / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(
+        f"{name}_of_variants", next(TESTS.rglob(f"{name}.py"))
+    )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
