@@ -277,8 +277,8 @@ def required(name: str, value: float | None, usual: float | None, objective: Obj
     value = usual if value is None else value
     if value is None:
         raise ValueError(
-            f"{name} is required: the objective {objective.name!r} declares no constants to take a "
-            f"default from. Pass {name}=."
+            f"{name} is required: the objective {objective.name!r} declares no constant to take as "
+            f"default. Pass {name}=."
         )
     return value
 

@@ -182,7 +182,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         name="dp-svrg++",
         factory=dp_svrg_plus_plus,
-        asks="as `dp-svrg`, in epochs that double, for losses that are convex and no more",
+        asks="as `dp-svrg`, in epochs that double; for convex losses, strongly convex or not",
         example=Example(objective="logistic-l2", settings={"batch_size": 32, "epoch_length": 1}),
         scenario=_anchored(3, 3),
     ),
@@ -212,9 +212,9 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         name="spider",
         factory=stochastic_spider,
-        asks="each record once: for a gradient, then for how it changed, on batches as long as the "
-        "step; noise correlated over a segment; kicks at saddles; the output chosen and certified "
-        "on records kept for it",
+        asks="each record at most once: a gradient, then gradient differences, on batches that "
+        "follow the step's length; noise correlated over a segment; random kicks at saddles; the output "
+        "chosen and certified on held-out records",
         example=Example(settings={"batch_size": 9}),
         scenario=Scenario(
             loss="seesaw",
@@ -241,16 +241,16 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         name="dp-optimizer",
         factory=dp_optimizer,
-        asks="a batch, for a gradient that any optax optimizer is fed; what `fit` trains networks "
-        "by",
+        asks="a batch, for a gradient that is passed to any optax optimizer; `fit` trains networks "
+        "with it",
         example=_HALF,
         scenario=Scenario(settings=_FIFTHS | {"optimizer": optax.sgd(1.0), "steps": 20}),
     ),
     Entry(
         name="dp-gd-selected",
         factory=dp_gradient_descent_with_selection,
-        asks="as `dp-gd`; at the end which of some iterates is a second-order stationary point, by "
-        "the exponential mechanism",
+        asks="as `dp-gd`; at the end the exponential mechanism selects, of some iterates, one near "
+        "a second-order stationary point",
         # The start is not among what is selected from.
         example=Example(settings={"candidates": 3}),
         # All iterates are candidates.

@@ -90,7 +90,7 @@ def step_size(asked: Asked, data_size: int, given: float | None, factors: tuple[
     if _validate.normal("step_size", given) > most * (1 + 1e-6):
         warnings.warn(
             f"step_size={given:g} is above {most:.4g}, the bound of the theorem for batches of b: "
-            f"b / ({factors[0]} L), and 1 / L at most. It says nothing about convergence there.",
+            f"min(1 / L, b / ({factors[0]} L)). Above it the theorem does not apply.",
             stacklevel=3,
         )
     return given

@@ -138,8 +138,8 @@ UNIT: Options = {  # and of this
     },
     "--unit-type": {
         "choices": ("number", "text"),
-        "help": "ids as whole numbers, of which 7, 7.0 and 007 are one, or as text (default: what "
-        "both read alike)",
+        "help": "read ids as whole numbers (7, 7.0 and 007 are one) or as text (default: only ids "
+        "that both read alike)",
     },
 }
 MEMORY: Options = {
@@ -187,7 +187,7 @@ ANSWERS: Options = {
         "type": float,
         "metavar": "EPSILON",
         "help": "also release the accuracy on the training records, with noise; EPSILON, such as "
-        "0.1, is that of the accuracy alone, and the whole run keeps to --epsilon",
+        "0.1, is the part of --epsilon that the accuracy spends",
     },
     "--count": {
         "type": _share,

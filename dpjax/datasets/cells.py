@@ -23,7 +23,7 @@ class Kind(enum.Enum):
     BOOLEANS = "True and False"
     WORDS = "words"
     DATES = "dates"
-    MIXED = "cells of no stated type"
+    MIXED = "cells whose type is not declared"
     OTHER = "cells of another type"
 
 

@@ -138,9 +138,9 @@ def _schema_of(opened: OpenTable, options: Options) -> Schema:
             f"{few(source.names)}; or declare each column in a schema, which `dpjax data FILE "
             "--template` begins."
         )
-    _validate.choice("label", label, source.names)
+    _validate.choice("column for the label", label, source.names)
     if options.unit is not None:
-        _validate.choice("unit", options.unit, source.names)
+        _validate.choice("column for the unit", options.unit, source.names)
     columns = tuple(name for name in source.names if name not in (label, options.unit))
     if not columns:
         raise ValueError(f"{source.where} has no feature column: add one beside the label.")

@@ -88,7 +88,7 @@ def template(table: str | os.PathLike[str] | Any, label: str | None = None) -> s
     kinds = _kinds(source)
     column, said = '""', "what is to be predicted; remove its part below"
     if label is not None:
-        column = quoted(_validate.choice("label", label, source.names))
+        column = quoted(_validate.choice("column for the label", label, source.names))
         said = kinds[label].value
     name = pathlib.Path(table).name if is_table_path(table) else "the table"
     printable = "".join(letter if letter.isprintable() else "?" for letter in name)

@@ -42,7 +42,7 @@ def flatten(params: PyTree[Float[ArrayLike, "..."]]) -> tuple[Float[Array, " p"]
     leaves, treedef = jax.tree.flatten(params)
     leaves = [jnp.asarray(leaf) for leaf in leaves]
     if bad := [leaf.dtype for leaf in leaves if not jnp.issubdtype(leaf.dtype, jnp.floating)]:
-        raise ValueError(f"params must be floating, got {bad[0]}.")
+        raise ValueError(f"params must be floating, got {bad[0]}; convert by astype('float32').")
     dtype = wide_dtype(leaves)
     ends = list(itertools.accumulate(leaf.size for leaf in leaves))
 

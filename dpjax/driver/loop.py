@@ -28,15 +28,14 @@ def bind_training(
     algorithm: Algorithm, examples: PyTree, key: Array, params: Params
 ) -> BoundAlgorithm:
     """Returns the algorithm with its records, and with a key for this configuration alone."""
-    own = own_key(key, algorithm, examples, params)
-    return bind_with_key(algorithm, bind_records(algorithm, examples), own)
+    of_configuration = own_key(key, algorithm, examples, params)
+    return bind_with_key(algorithm, bind_records(algorithm, examples), of_configuration)
 
 
 def own_key(key: Array, algorithm: Algorithm, examples: PyTree, params: Params) -> Array:
     """Returns the key of a training of this configuration alone, made of the root key.
 
-    A function in the algorithm counts by its traced program; of examples one row's shapes and
-    dtypes.
+    Functions enter it by their jaxpr, examples by the shapes and dtypes of one row.
 
     Privacy: secret like the root key.
     """
@@ -69,7 +68,7 @@ def _with_program(
         lambda leaf: jax.ShapeDtypeStruct((rows, *jnp.shape(leaf)[1:]), jnp.result_type(leaf)),
         examples,
     )
-    # One key is like another, and a number in a batch like one that is alone.
+    # An abstract key, and numbers without a batch axis: the digest depends on neither.
     key = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
     numbers, start_at = jax.tree.map(_shape_alone, (algorithm, params))
     program = trace(training, numbers, records, key, start_at)
@@ -88,7 +87,7 @@ def start(bound: BoundAlgorithm, params: Params) -> Carry:
     algorithm = bound.algorithm
     state = algorithm.init(params)
 
-    _, info = jax.eval_shape(_taken, bound, jnp.array(0), state)
+    _, info = jax.eval_shape(_step_with_evidence, bound, jnp.array(0), state)
     history = jax.tree.map(
         lambda leaf: jnp.full((algorithm.max_steps, *leaf.shape), jnp.nan, leaf.dtype), info
     )
@@ -96,7 +95,7 @@ def start(bound: BoundAlgorithm, params: Params) -> Carry:
 
 
 def advance(bound: BoundAlgorithm, carry: Carry, until: Array | int) -> Carry:
-    """Returns the carry after step ``until``, or where the algorithm was done before.
+    """Returns the carry after step ``until``, or at an earlier stop.
 
     The exit looks only at the counter and at released values.
     """
@@ -112,7 +111,7 @@ def advance(bound: BoundAlgorithm, carry: Carry, until: Array | int) -> Carry:
 def advance_always(bound: BoundAlgorithm, carry: Carry, rounds: Array | int) -> Carry:
     """Returns the carry ``rounds`` steps later; all are computed, also where a run is over.
 
-    A run that is over keeps its carry. So the number of steps computed tells nothing of the run.
+    A run that is over keeps its carry, so that the time does not reveal when it stopped.
     """
 
     def one_round(_: Array, carry: Carry) -> Carry:
@@ -131,17 +130,16 @@ def _last(bound: BoundAlgorithm, until: Array | int) -> Array:
 
 
 def _one_step(bound: BoundAlgorithm, carry: Carry) -> Carry:
-    state, info = _taken(bound, carry.step, carry.state)
+    state, info = _step_with_evidence(bound, carry.step, carry.state)
     history = jax.tree.map(lambda all, new: all.at[carry.step].set(new), carry.history, info)
     return Carry(carry.step + 1, state, history)
 
 
 @functools.partial(jax.jit, inline=True)
-def _taken(bound: BoundAlgorithm, step: Array, state: Any) -> tuple[Any, Any]:
-    """Returns the state after a step, and what it and its answers tell.
+def _step_with_evidence(bound: BoundAlgorithm, step: Array, state: Any) -> tuple[Any, Any]:
+    """Returns the next state, and the step's info with the evidence of its answers.
 
-    By ``jit``, so that programs with the same step trace it once; the shape of the history is
-    found by the same trace.
+    A ``jit`` of its own, so that the step is traced once, also where ``start`` asks for shapes.
     """
     ask = Asking(bound, step)
     state, info = bound.algorithm.step(ask.key, state, ask)

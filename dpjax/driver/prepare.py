@@ -1,4 +1,4 @@
-"""What every training does before the first question to its data, once for all that run one."""
+"""``prepare`` checks a training's arguments and moves its records to the devices, once for all."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ _HESSIAN = 2**22  # numbers of the largest sum that is tried before a run
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A training whose arguments are checked, and whose records lie where they are worked on.
+    """A training whose arguments are checked, and whose records are on the devices.
 
     Nothing has been asked of the data yet.
 
@@ -40,8 +40,8 @@ class Training:
       records: the same, on the devices.
       key: the root key; None for that of a checkpoint. SECRET.
       reproducible: whether the key may come from a seed.
-      unit_of_privacy: ``unit``, what one is protected, and ``unit_rows``, whether every row is
-        known to have norm 1 at most.
+      unit_of_privacy: ``unit``, the name of the unit of privacy, and ``unit_rows``, whether every
+        row is known to have norm 1 at most.
       team: the processes that take part.
 
     Privacy: raw data and the key.
@@ -79,10 +79,10 @@ def prepare(
 ) -> Training:
     """Returns the training of ``solve``'s arguments, checked in all that is public.
 
-    ``seeded`` says that the key is made of a seed, which a traced one does not tell.
+    ``seeded`` says that the key is made of a seed; a traced key cannot be inspected for it.
 
     Raises:
-      ValueError: as ``solve``, but for a key that is used.
+      ValueError: as ``solve``, except for a key that was used before, which is checked later.
     """
     data, mesh = mesh_of(data)
     params = starting_point(algorithm, params)
@@ -93,7 +93,7 @@ def prepare(
     check_questions(algorithm, shaped(examples), params)
     team = processes.team(mesh)
     check_alike(team, lambda: describe(algorithm, examples, params).digest, examples, params, key)
-    # Before the keys of other processes are taken over: those of a seed are alike by then.
+    # Before process 0's key replaces those of the others: keys of one seed are equal already.
     reproducible = seeded or (key is not None and guessable(key))
     with processes.reaching_others(team):
         key = None if key is None else key_of_first(team, key)
@@ -117,10 +117,15 @@ def starting_point(algorithm: Algorithm, params: Params | None) -> Params:
     leaves = jax.tree.leaves(params)
     size = sum(leaf.size for leaf in leaves)
     if size != algorithm.dimension:
-        raise ValueError(f"params hold {size} numbers, but dimension={algorithm.dimension}.")
+        raise ValueError(
+            f"params hold {size} numbers, but dimension={algorithm.dimension}: pass params of "
+            f"{algorithm.dimension} numbers, or dimension={size} to the factory."
+        )
     for leaf in leaves:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise ValueError(f"params must be floating, got {leaf.dtype}.")
+            raise ValueError(
+                f"params must be floating, got {leaf.dtype}; convert by astype('float32')."
+            )
         if not isinstance(leaf, Tracer) and not jnp.isfinite(leaf).all():
             raise ValueError(
                 "params must be finite; they are public, so this error reveals nothing about the "
@@ -138,6 +143,6 @@ def unpack(data: Dataset | PyTree, algorithm: Algorithm) -> tuple[PyTree, str, b
 
 
 def _most_numbers(algorithm: Algorithm) -> int:
-    """Returns how many numbers a sum over devices holds at most: those of gradient and Hessian."""
+    """Returns how many numbers a sum of gradient and Hessian holds; of the gradient if too many."""
     most = algorithm.dimension * (algorithm.dimension + 1)
     return most if most <= _HESSIAN else algorithm.dimension

@@ -1,4 +1,4 @@
-"""``solve`` runs a whole private training as one XLA program, and ``trajectory`` shows its way."""
+"""``solve`` runs a whole private training as one XLA program; ``trajectory`` adds its iterates."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -38,18 +38,18 @@ def solve(
     Args:
       algorithm: made by a factory such as ``dp_trust_region``.
       data: a ``Dataset``, or a pytree whose leaves share their leading axis; for margin losses the
-        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}, for which 0 and False stand for -1
-        and True for 1; no other label counts. Scale
+        tuple ``(x, y)``, x (n, p) floating, y (n,) in {-1, +1}, where 0 and False mean -1 and
+        True means 1; a record with any other label contributes zero. Scale
         rows to norm 1 at most, by declared bounds: the constants of margin losses, and so their
-        default clip norms, are for such rows. Of longer ones the derivatives are clipped, which
-        keeps the guarantee, and biases the training; no error says so, for norms are private. Over
+        default clip norms, are for such rows. The derivatives of longer rows are clipped: the
+        guarantee holds, the training is biased, and no error says so, since norms are private. Over
         several devices, with the same bits: ``distributed.shard`` of either.
       key: ``dpjax.random_key()``, for one training; required unless ``seed`` is given. The
         configuration is folded into it, so that another one with the same key draws other noise.
         Only with a key that ``random_key`` returned in this process is the result ``releasable``:
         of any other one, such as a key that was folded or split, nobody can see whether it comes
-        from a seed. Under ``jit`` and ``vmap`` a key that is repeated cannot be noticed, nor where
-        one of 128 bits comes from.
+        from a seed. Under ``jit`` and ``vmap`` neither the reuse nor the origin of a key can be
+        checked.
       seed: from 0 to 2^64 - 1, in place of a key: a research run that can be repeated. Its solution
         says that it is not for release.
       params: public starting point; by default zeros of shape (dimension,), in JAX's default
@@ -98,16 +98,16 @@ def trajectory(
 ) -> Trajectory:
     """Runs the training of ``solve``, as one XLA program too, and returns iterates on its way.
 
-    Takes what ``solve`` does; the key is used, and no ``solve`` of the solution beside is needed.
-    ``at``, shape (m,), says after which steps, not falling, from 0, the start, to the algorithm's
-    steps. After a step that a run does not reach, because it stops before, it is where it stopped.
+    Takes what ``solve`` does, and returns its solution too, so that no second training is needed.
+    ``at``, shape (m,), holds nondecreasing numbers of steps, from 0 (the start) to the algorithm's
+    steps. After an early stop the last iterate is repeated.
 
     Returns:
       The iterates, a pytree like ``params`` with leading axis m, and the solution. Iterates are
       where the steps led: averages, and what is chosen among them, are in the solution alone.
 
     Raises:
-      ValueError: as ``solve``; or for steps that are not growing whole numbers of the plan.
+      ValueError: as ``solve``; or for steps that decrease, are negative or exceed the plan.
 
     Privacy: costs nothing more than ``solve``. The guarantee of ``algorithm.event`` is for all
       noisy answers together, and every iterate is computed from them: post-processing.
@@ -147,17 +147,17 @@ def _trained(
     params: Params | None,
     *more: Array,
 ) -> tuple[PyTree, Solution]:
-    """Returns what ``program`` makes of a training that is prepared."""
+    """Prepares a training and runs ``program`` on it."""
     training = prepare(algorithm, data, root_key(key, seed), params, seeded=seed is not None)
     assert training.key is not None
     with training.open_readers(), claimed(training.key, ADVICE):
         records = training.records
         start_at = replicate((training.key, training.params), records)
-        found, solution = to_host(
+        result, solution = to_host(
             program(algorithm, records, *start_at, *more, **training.unit_of_privacy)
         )
         finished(records, solution)
-    return found, training.settled(solution)
+    return result, training.settled(solution)
 
 
 @functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))
