@@ -213,8 +213,8 @@ ENTRIES: tuple[Entry, ...] = (
         name="spider",
         factory=stochastic_spider,
         asks="each record at most once: a gradient, then gradient differences, on batches that "
-        "follow the step's length; noise correlated over a segment; random kicks at saddles; the output "
-        "chosen and certified on held-out records",
+        "follow the step's length; noise correlated over a segment; random kicks at saddles; "
+        "the output chosen and certified on held-out records",
         example=Example(settings={"batch_size": 9}),
         scenario=Scenario(
             loss="seesaw",
