@@ -51,8 +51,7 @@ class Query:
       ``evidence``;
     - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``components``,
       ``description``, ``noise_draws`` and ``most_answers``;
-    - that ``exact`` is made of dpjax's clipped sums: ``sums``; no subclass inherits it, as its
-      ``exact`` may be another;
+    - that ``exact`` is made of dpjax's clipped sums: ``sums``, which no subclass inherits;
     - which records are read and when: ``sampler``, ``closed_form``, ``is_asked``,
       ``secret_arguments``, ``check_examples``, ``gradients_per_record``.
 
