@@ -38,9 +38,8 @@ class Query:
     Algorithms learn about records through ``answer`` alone. It is written once, here: draw a batch,
     compute the exact value, add noise, post-process. ``event`` is computed from the same fields
     that scale the noise, so what is accounted is what is added; a subclass that overrides one must
-    keep both consistent, which dpjax cannot check. By default each answer is one
-    release of one joint vector on a batch of its own; a subclass whose answers share noise or a
-    pass over the records says so in ``releases``.
+    keep both consistent, which dpjax cannot check. By default each answer is one release of one
+    joint vector on its own batch; a subclass whose answers share noise or a pass says ``releases``.
 
     A subclass is a ``pytree_dataclass`` with keyword-only fields. It must define ``name``,
     ``exact`` and ``bound``. It may define
