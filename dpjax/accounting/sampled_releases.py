@@ -133,6 +133,7 @@ class Subsets:
     """Releases on uniformly random subsets, whose accounting is for ``replace_one`` alone."""
 
     def check_relation(self, relation: Relation) -> None:
+        """Raises a ``ValueError`` for another relation."""
         if relation != "replace_one":
             raise ValueError(
                 "sampling without replacement has an accounting under relation='replace_one' only "

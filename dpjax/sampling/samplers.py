@@ -46,7 +46,9 @@ class Sampler:
     """Whether a question reads the places of an order that it is told, each at most once."""
 
     expected: Any
+    """The public divisor of sums: the expected number of records of a draw."""
     max_batch_size: Any
+    """The most records of a draw."""
     data_size: int
     sampling: ClassVar[str]
     """Names, with the mechanism of the noise, what an answer to a draw releases."""
@@ -254,6 +256,7 @@ class WithoutReplacement(Sampler):
 
     @property
     def probability(self) -> float:
+        """That of a record to be drawn."""
         return self.size / self.data_size
 
     @property
