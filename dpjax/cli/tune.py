@@ -75,6 +75,7 @@ def command(arguments: argparse.Namespace) -> int:
         shape=arguments.shape,
         score=_score(arguments, data),
     )
+    # One setting stands for all in what follows: they differ in numbers, not in labels or shapes.
     algorithm = chosen.algorithm()
     check_data(algorithm, data, starting_point(algorithm, None))
     report.warn(algorithm)
@@ -117,6 +118,7 @@ def _score(arguments: argparse.Namespace, data: dpjax.Dataset) -> Any:
     """Returns the score that the arguments declare."""
     if arguments.public is None:
         return ACCURACY
+    # The same declarations scale both tables.
     public_arguments = argparse.Namespace(**vars(arguments))
     public_arguments.data = arguments.public
     public = problem.load(public_arguments)
@@ -141,6 +143,7 @@ def result(
     name, budget, size = problem.declared(arguments, data.size)
     algorithm = tuned.solution.algorithm
     setting = problem.Setting(algorithm, budget, name, size)
+    # Time grows with the true number of records, which this relation keeps private.
     private_n = budget.relation == "add_or_remove_one"
     return {
         **report.header(arguments, setting),
