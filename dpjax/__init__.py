@@ -4,7 +4,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-# Before any import: that of fcntl would fail without a word of the reason.
+# Before dpjax's other files: an import of fcntl would fail without giving the reason.
 if sys.platform == "win32":
     raise ImportError("dpjax needs the file locks and forks of POSIX; on Windows, run it in WSL 2.")
 
@@ -195,4 +195,5 @@ def _factories() -> dict[str, Any]:
 
 
 def __dir__() -> list[str]:
+    # Without what this file imports for itself.
     return list(__all__)

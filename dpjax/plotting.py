@@ -92,7 +92,7 @@ def panels(
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
-    # Not by pyplot, which needs a display or a backend and keeps figures for the caller.
+    # Not by pyplot, which picks a backend for the whole process and keeps every figure.
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False)
     yield grid

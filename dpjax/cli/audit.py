@@ -41,6 +41,7 @@ def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
     options.add(parser, _OPTIONS)
     names = textwrap.fill(
+        # Names have hyphens, and are to be copied whole.
         ", ".join(dpjax.auditing.AUDITS), 78, initial_indent="  ", subsequent_indent="  ",
         break_on_hyphens=False,
     )  # fmt: skip

@@ -266,7 +266,7 @@ def check(arguments: argparse.Namespace) -> None:
         # A link may name the same file.
         os.path.realpath(path): name.upper() if isinstance(path, Operand) else f"--{name}"
         for name, path in values.items()
-        # What names no file is a named data set, which nothing can overwrite.
+        # A named data set is no file, and no output can overwrite it.
         if isinstance(path, Input) and os.path.exists(path)
     }
     for name, path in values.items():

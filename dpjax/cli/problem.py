@@ -44,7 +44,7 @@ def memory(text: str | None) -> int | None:
     if text is None:
         return None
     words = text.strip().upper().removesuffix("B").strip()
-    # Powers of 1,000, the smaller reading of GB: a limit that is too low costs only time.
+    # Powers of 1,000, the smaller reading of GB: what is held then exceeds neither.
     unit = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}.get(words[-1:], 1)
     try:
         size = round(float(words.rstrip("KMGT")) * unit)

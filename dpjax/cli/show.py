@@ -111,6 +111,6 @@ def _coefficients(facts: Facts) -> dict[str, Any] | None:
     return held and {
         name: np.asarray(value).tolist() if isinstance(value, tuple | np.ndarray) else value
         for name, value in held.items()
-        # Spans put coefficients on one scale of a picture, and mean nothing beside them as numbers.
+        # Only a picture needs them, to draw all coefficients on one scale.
         if name != "spans"
     }

@@ -75,7 +75,7 @@ def command(arguments: argparse.Namespace) -> int:
         shape=arguments.shape,
         score=_score(arguments, data),
     )
-    # One setting stands for all in what follows: they differ in numbers, not in labels or shapes.
+    # One setting stands for all in what follows: labels and parameters are the same for each.
     algorithm = chosen.algorithm()
     check_data(algorithm, data, starting_point(algorithm, None))
     report.warn(algorithm)
@@ -88,6 +88,7 @@ def command(arguments: argparse.Namespace) -> int:
     tuned = dpjax.tuning.run_plan(
         chosen,
         data,
+        # One of the two: a seed says that the result is for research.
         key=dpjax.random_key() if arguments.seed is None else None,
         seed=arguments.seed,
         ledger=arguments.ledger,

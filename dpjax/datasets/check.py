@@ -257,6 +257,7 @@ def _advice(suggested: tuple[str, ...] | None, of_arrays: bool, has_schema: bool
     """Returns what to do about classes: declare those suggested, where nothing else is declared."""
     if suggested is None:
         return None
+    # Beside a schema, which declares the classes, no option could.
     if has_schema:
         return (
             "correct classes under [label] from public knowledge, in words as in the file, or "

@@ -75,8 +75,7 @@ class Preprocessing:
         ]
         if self.intercept != other.intercept:
             names.append("the intercept")
-        # Whether they are declared decides how rows are scaled, see `encode`; which they are does
-        # not.
+        # How rows are scaled depends on whether the label has bounds, see `encode`, not on which.
         if (self.label_bounds is None) != (other.label_bounds is None):
             names.append("whether the label is a number")
         if not names and tuple(mine) != tuple(its):

@@ -165,6 +165,7 @@ def open_table(
     if pathlib.Path(name_or_path).suffix:
         raise ValueError(f"a table's path must end in {few(SUFFIXES)}, got {str(name_or_path)!r}.")
     entry = spec(str(name_or_path))
+    # `check_units` has refused a unit, and an intercept is a choice for named data too.
     label, bounds, classes = options[:3]
     if label is not None or bounds is not None or classes is not None:
         raise ValueError(

@@ -102,6 +102,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
     tune: bool | Mapping[str, Sequence[Any]] | None = None
 
     _declared = np.array((0, 1))  # until ``fit`` has read the declaration
+    # A row's direction decides its class, and dividing it by its own norm leaves that.
     _linear = False
     _penalty = 2.0  # chosen on ijcnn1 and randhie, see ``benchmarks/estimator.py``
 

@@ -128,7 +128,7 @@ def _facts(event: Event, data_size: int) -> dict[str, Any]:
         "n": data_size,
         "relation": event.relation,
         "releases": releases,
-        # All trainings of a search ask alike, so that one is listed.
+        # A search lists its first training, the one that it releases, and charges all.
         "answers": [answer for release in releases for answer in _answers(release, 1)],
         "mechanisms": list(dict.fromkeys(answer.mechanism for answer in answers)),
         "law": law,
@@ -152,7 +152,7 @@ def _law(event: Event) -> str:
         return "gaussian"
     lossless = all(release.is_lossless for release in event.releases)
     for release in event.releases:
-        # A class that overrides it states the epsilon of all its answers in a closed form.
+        # A class that overrides it adds up losses by a law of its own, and gives its name.
         if lossless or type(release).whole_epsilon is not Release.whole_epsilon:
             return release.mechanism
     return "composed"
@@ -195,6 +195,7 @@ def _filled(line: str) -> str:
         COLUMNS,
         initial_indent=first,
         subsequent_indent=next_,
+        # A hyphen may be a part of a name or an option, to be found and copied whole.
         break_on_hyphens=False,
     )
 

@@ -254,6 +254,7 @@ class Predictions:
         classes = None if self.preprocessing is None else self.preprocessing.classes
         if score.kind == "numbers" and self.preprocessing is not None:
             return self.preprocessing.unscale_labels(codes)
+        # More than two classes without names are numbers from 0; two are decoded to -1 and +1.
         if score.kind == "numbers" or (score.kind == "classes" and classes is None):
             return codes
         return decode_labels(codes, classes)

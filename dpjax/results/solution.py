@@ -100,6 +100,7 @@ class Solution(Predictions, HasCard):
     accuracy: Array | None = None
     counted: Array | None = None
     error_bars: ErrorBars | None = None
+    # Static, as words and flags are no leaves that JAX could map over.
     unit: str = static(default="row")
     reproducible: bool = static(default=False)
     preprocessing: Preprocessing | None = static(default=None)
@@ -180,6 +181,7 @@ class Solution(Predictions, HasCard):
 
     def _score(self) -> Score:
         score = score_of(self.algorithm.objective)
+        # A network is code of the user's own, which a solution does not hold.
         if not score.kind:
             raise ValueError(
                 f"a solution of {self.algorithm.objective.name} has no prediction rule: call your "
