@@ -4,6 +4,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+# Before dpjax's other files: an import of fcntl would fail without giving the reason.
 if sys.platform == "win32":
     raise ImportError("dpjax needs the file locks and forks of POSIX; on Windows, run it in WSL 2.")
 
@@ -177,6 +178,7 @@ def __getattr__(name: str) -> Any:
         room = importlib.import_module(f"dpjax.{_ROOM_OF.get(name, name)}")
         value = getattr(room, name) if name in _ROOM_OF else room
     else:
+        # Tools ask for names such as __wrapped__, for which JAX need not be imported.
         value = None if name.startswith("_") else _factories().get(name)
         if value is None:
             where = f"; it is {_MOVED[name]} now" if name in _MOVED else ""
@@ -193,4 +195,5 @@ def _factories() -> dict[str, Any]:
 
 
 def __dir__() -> list[str]:
+    # Without what this file imports for itself.
     return list(__all__)

@@ -53,6 +53,7 @@ def replacing(
             # Before it is renamed: a power cut must not leave an empty file of that name.
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    # Ctrl-C too leaves no half-written file behind.
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -81,6 +82,7 @@ def lock(descriptor: int) -> bool:
     The lock goes when the descriptor is closed, or its process dies in any way.
     """
     try:
+        # Not lockf, whose locks are lost when the process closes any descriptor of the file.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
@@ -90,4 +92,5 @@ def lock(descriptor: int) -> bool:
 def _write(descriptor: int, content: bytes) -> None:
     rest = memoryview(content)
     while rest:
+        # A write may take fewer bytes than it is given.
         rest = rest[os.write(descriptor, rest) :]

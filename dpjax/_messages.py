@@ -45,6 +45,7 @@ def pack(value: Any = None, error: Exception | None = None) -> bytes:
             return value
         if isinstance(value, np.ndarray | np.generic):
             arrays.append(np.ascontiguousarray(value))
+            # The shape of the value itself: ascontiguousarray makes (1,) of a scalar.
             return {"array": [str(value.dtype), list(np.shape(value))]}
         if isinstance(value, dict):
             return {"dict": [[str(name), plain(item)] for name, item in value.items()]}

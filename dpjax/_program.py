@@ -122,6 +122,7 @@ class _Writer:
             lines += [
                 kind,
                 *map(named, equation.invars),
+                # Sorted, as the order in which JAX stores them is no part of the program.
                 *(f"{name}={self._value(params[name])}" for name in sorted(params)),
                 *map(named, equation.outvars),
             ]
@@ -153,6 +154,7 @@ class _Writer:
         if isinstance(value, dict):
             return sha256(*sorted(f"{name!r}: {self._value(item)}" for name, item in value.items()))
         if isinstance(value, set | frozenset):
+            # Strings hash otherwise in each process, and a set is ordered by hashes.
             return sha256(*sorted(map(self._value, value)))
         if isinstance(value, tuple | list):
             return sha256(type(value).__name__, *map(self._value, value))
@@ -160,6 +162,7 @@ class _Writer:
             return self._constant(value)
         if _is_function(value):
             return "a function"  # see ``_check``
+        # An address is another in each process.
         return _ADDRESS.sub("", repr(value))
 
     def _constant(self, constant: Any) -> str:
@@ -173,6 +176,7 @@ class _Writer:
             self.traced.append(constant)
             return f"traced {constant.aval}"
         if jnp.issubdtype(jnp.result_type(constant), jax.dtypes.prng_key):
+            # The words of a constant key are wanted now, even while a program around it is traced.
             with jax.ensure_compile_time_eval():
                 constant = jax.random.key_data(constant)
         array = np.asarray(constant)

@@ -53,8 +53,10 @@ def pytree_dataclass(cls: Any = None, *, kw_only: bool = False) -> Any:
     """
     if cls is None:
         return functools.partial(pytree_dataclass, kw_only=kw_only)
+    # In its own dictionary, since a subclass of a dataclass inherits the attribute.
     if "__dataclass_fields__" not in cls.__dict__:
         cls = dataclasses.dataclass(frozen=True, kw_only=kw_only)(cls)
+    # The others follow from these, and the constructor sets them again.
     fields = [field for field in dataclasses.fields(cls) if field.init]
     children = [field.name for field in fields if not field.metadata.get("static")]
     fixed = [field.name for field in fields if field.metadata.get("static")]

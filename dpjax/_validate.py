@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+# Its square times 2^31 is 2.1e37, and float32 ends at 3.4e38, see `clip_norm`.
 _LARGEST_CLIP_NORM = 1e14
 # No count is larger: rows are numbered, and steps counted, by 32 bits.
 _LARGEST_COUNT = 2**63 - 1
@@ -135,6 +136,7 @@ def flag(name: str, value: Any) -> bool:
 def positive_int(name: str, value: Any) -> int:
     """Returns ``value`` as an int, or raises if it is not a whole number of at least 1."""
     try:
+        # Not int(), which cuts 2.7 to 2 and reads text.
         number = operator.index(value)
     except TypeError:
         raise ValueError(f"{name} must be a whole number, got {shown(value)}.") from None

@@ -138,6 +138,7 @@ def from_float64(value: Array, dtype: jnp.dtype) -> Expansion:
             return Expansion((value,))
         terms = []
         for _ in range(_TERMS):
+            # A float64 number less its own rounding is exact, so that the terms lose nothing.
             terms.append(lax.convert_element_type(value, jnp.float32))
             value = value - float64(terms[-1])
         return Expansion(tuple(terms))

@@ -92,6 +92,7 @@ def stream(data: Any) -> Any:
             "spread them by distributed.shard."
         )
     if isinstance(data, Dataset):
+        # A training reads these alone: held-out records stay as they are.
         return dataclasses.replace(data, x=_rows(data.x), y=_rows(data.y))
     return jax.tree.map(_rows, data)
 
@@ -151,6 +152,7 @@ def initialize(
             coordinator,
             processes,
             process,
+            # JAX takes whole seconds, and 0.5 must not become 0.
             initialization_timeout=math.ceil(timeout),
             heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
             shutdown_timeout_seconds=_HEARTBEAT_SECONDS,
@@ -199,4 +201,5 @@ def _mesh(leaf: Any) -> Mesh | None:
     # A leading axis that is whole on each device is not spread.
     if not sharding.spec or sharding.spec[0] is None or sharding.mesh.size == 1:
         return None
+    # Of one axis: records are cut over all devices, whatever axes the caller gave them.
     return Mesh(np.array(list(sharding.mesh.devices.flat)), (AXIS,))  # pyright: ignore

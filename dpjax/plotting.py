@@ -92,6 +92,7 @@ def panels(
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    # Not by pyplot, which picks a backend for the whole process and keeps every figure.
     FigureCanvasAgg(figure)
     grid = figure.subplots(rows, columns, squeeze=False)
     yield grid
@@ -178,6 +179,7 @@ def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
 
     Privacy: draws released values only.
     """
+    # Of a batch the longest run; the others end in NaN.
     steps = int(np.max(np.asarray(solution.steps)))
     history = {
         name: np.atleast_2d(np.asarray(values))[:, :steps]
@@ -268,6 +270,7 @@ def _certificate(axes: Any, certificate: Any, steps: int) -> None:
         return
     upper = float(np.median(np.asarray(certificate.gradient_norm_upper)))
     beta = float(np.min(np.asarray(certificate.beta)))
+    # The last step begins at the last query, and the output comes after it.
     where = steps if certificate.iterate == "last_query" else steps + 1
     axes.plot(
         [where],

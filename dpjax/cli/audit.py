@@ -41,6 +41,7 @@ def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
     options.add(parser, _OPTIONS)
     names = textwrap.fill(
+        # Names have hyphens, and are to be copied whole.
         ", ".join(dpjax.auditing.AUDITS), 78, initial_indent="  ", subsequent_indent="  ",
         break_on_hyphens=False,
     )  # fmt: skip
@@ -66,9 +67,11 @@ def command(arguments: argparse.Namespace) -> int:
         return programs.command(arguments.programs, arguments.devices)
     if arguments.all == (arguments.name is not None):
         raise ValueError(f"name one audit, or pass --all: {', '.join(dpjax.auditing.AUDITS)}.")
+    # Without x64 JAX keeps 32 bits of a seed, so that two larger ones could be the same.
     if arguments.seed is not None and not 0 <= arguments.seed < 2**32:
         raise ValueError(f"--seed must be from 0 to 2^32 - 1, got {arguments.seed}.")
     names = list(dpjax.auditing.AUDITS) if arguments.all else [arguments.name]
+    # Raises for a number of runs that an audit cannot use, before the first of them begins.
     for name in names:
         dpjax.auditing.plan(name, arguments.runs, arguments.quick)
     options.check(arguments)
@@ -96,6 +99,7 @@ def _results(
             yield some
         return
     total = dpjax.auditing.plan(names[0], **how)[0]
+    # As `audit_many` folds in the place of an audit, here the first.
     audit_key = jax.random.fold_in(key, 0)
     yield (dpjax.auditing.audit(names[0], key=audit_key, **how, progress=_mover(bar, total)),)
 

@@ -47,6 +47,7 @@ def command(arguments: argparse.Namespace) -> int:
         arguments.data = "randhie"
     options.check(arguments)
     unit, objective = "row", problem.objective(arguments)
+    # Nothing is read: noise depends on the data by their shape alone.
     if all(declared):
         n, dimension = arguments.data_size, arguments.dimension
     else:

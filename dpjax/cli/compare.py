@@ -43,6 +43,7 @@ _OPTIONS: options.Options = {
 def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
     options.add(parser, _OPTIONS, options.DATA, options.OBJECTIVE, options.DELTA, options.TABLE)
+    # The others need a domain, which no option of this command sets.
     names = [name for name in dpjax.ALGORITHMS if name not in options.taking("domain")]
     parser.describe(
         command,
@@ -82,6 +83,7 @@ def command(arguments: argparse.Namespace) -> int:
     print("  ".join(f"{name:>24}" for name in ("algorithm", "epsilon", *results.exact_metrics)))
     for method, epsilon in compared.algorithms:
         at = [r for r in rows if (r["algorithm"], r["epsilon"]) == (method, epsilon)]
+        # One seed alone has no standard error, which is NaN.
         cells = [f"{r['mean']:.4g} ({r['standard_error']:.1g})".replace(" (nan)", "") for r in at]
         print("  ".join(f"{cell:>24}" for cell in (method, f"{epsilon:g}", *cells)))
     if arguments.json:

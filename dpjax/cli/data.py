@@ -67,6 +67,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise ValueError(f"--{actions[0]} and --{actions[1]} are two commands: leave one out.")
     if arguments.out and not arguments.template:
         raise ValueError("--out is for --template: it names the schema to write.")
+    # An option that does nothing would seem to be in force.
     for flag in () if arguments.write else (*options.UNIT, *options.MEMORY):
         if getattr(arguments, options.destination(flag, {})) is not None:
             raise ValueError(f"{flag} is for --write, which names the file of scaled rows.")
@@ -77,6 +78,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.template:
         return _template(arguments)
     if arguments.check:
+        # Here, since `check` takes no intercept and could not refuse the two.
         if arguments.schema and arguments.intercept:
             raise ValueError("--intercept must be left out beside --schema, which declares it.")
         report = dpjax.datasets.check(
@@ -86,6 +88,7 @@ def command(arguments: argparse.Namespace) -> int:
             classes=problem.classes(arguments.classes),
             schema=arguments.schema,
         )
+        # On standard error, where it is seen even if the counts go to a file.
         print("warning: exact counts of the data follow, NOT PRIVATE", file=sys.stderr)
         print("\n".join(report.lines()))
         print(_next(arguments, report))
@@ -118,6 +121,7 @@ def _check_name(name: str) -> None:
     names = [info.name for info in dpjax.datasets.describe()]
     if is_table_path(name):
         existing(name)
+    # A named data set wins over a file of its name.
     elif os.path.isfile(name) and name not in names:
         raise ValueError(f"{name} is not a CSV, NPZ, NPY or Parquet file.")
     else:
@@ -187,6 +191,7 @@ def _next(arguments: argparse.Namespace, report: dpjax.datasets.CheckReport) -> 
 
 
 def _joined(classes: tuple[str, ...]) -> str:
+    # As --classes is read, by csv: a label may hold a comma or a quote.
     line = io.StringIO()
     csv.writer(line).writerow(classes)
     return line.getvalue().strip()

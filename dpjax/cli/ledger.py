@@ -75,9 +75,11 @@ def show(arguments: argparse.Namespace) -> int:
     """Prints what is declared, what every run took and what remains, and returns 0."""
     ledger = Ledger.read(arguments.file)
     for entry in ledger.entries:
+        # A run is booked before it asks the data anything: one that broke off has spent its budget.
         ended = f"finished {entry.finished}" if entry.finished else "unfinished (but spent)"
         after = f", part {entry.part!r}" if entry.part else ""
         after += f", after {entry.parent}" if entry.parent else ""
+        # A person typed these words, which may hold what changes a terminal.
         what = f"outside: {printable(entry.outside)}" if entry.outside else entry.run_id
         print(f"{what}  on {entry.label!r}{after}")
         cost = "planned" if entry.plan else f"{100 * entry.cost:.3g} % of the budget"
@@ -89,12 +91,14 @@ def show(arguments: argparse.Namespace) -> int:
 def verify(arguments: argparse.Namespace) -> int:
     """Checks every line of the file and returns 0; whatever is wrong raises."""
     ledger = Ledger.read(arguments.file)
+    # A chain of hashes cannot show that its last lines were cut off; a hash noted elsewhere can.
     if arguments.anchor is not None and not ledger.covers(arguments.anchor):
         raise ValueError(
             f"{arguments.file} has no line with hash {arguments.anchor}: lines were removed, or "
             "it is another ledger."
         )
     print(f"{arguments.file}: intact, {len(ledger.entries)} runs")
+    # A line is synced before its run asks anything, so that a torn one has released nothing.
     if ledger.torn:
         print("a crash truncated its last line, which the next run will drop; nothing was released")
     print(f"anchor: {ledger.anchor}")
@@ -107,6 +111,7 @@ def _budget_lines(ledger: Ledger) -> list[str]:
         f"declared: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation}",
         *(
             f"remaining{f' of part {part!r}' * bool(part)}: {ledger.of(part or None).advice}"
+            # Parts spend side by side, so that each has a rest of its own.
             for part in ledger.parts or ("",)
         ),
         f"anchor: {ledger.anchor}",

@@ -69,6 +69,7 @@ def add(parser: argparse.ArgumentParser, *groups: Options) -> None:
     """Adds groups of options to a command."""
     for flag, how in [option for group in groups for option in group.items()]:
         shown = getattr(how.get("type"), "shown", None)
+        # The option's own metavar wins over that of its type.
         parser.add_argument(flag, **({"metavar": shown} | how if shown else how))
 
 
@@ -87,6 +88,7 @@ def _share(text: str) -> float:
     try:
         return float(text)
     except ValueError:
+        # argparse takes the word after --count for its value: so does `--count dp-tr`.
         raise argparse.ArgumentTypeError(
             f"SHARE must be a number, got {text!r}; write --count after the algorithm."
         ) from None
@@ -206,6 +208,7 @@ SETTINGS: Options = {  # each is an argument of some factories; the others say s
     },
     "--learning-rate": {
         "type": float,
+        # As the factories call it, which take values by the names of destinations.
         "dest": "step_size",
         "metavar": "RATE",
         "help": "step size, for algorithms that take one (default: the algorithm's)",
@@ -263,6 +266,7 @@ def check(arguments: argparse.Namespace) -> None:
         # A link may name the same file.
         os.path.realpath(path): name.upper() if isinstance(path, Operand) else f"--{name}"
         for name, path in values.items()
+        # A named data set is no file, and no output can overwrite it.
         if isinstance(path, Input) and os.path.exists(path)
     }
     for name, path in values.items():
@@ -289,8 +293,10 @@ def _check_writable(refused: str, path: Output | Folder) -> None:
             raise ValueError(f"{refused}: it is a file, but must be a folder.")
     elif is_folder:
         raise ValueError(f"{refused}: it is a folder.")
+    # A device or a pipe is no file: results would not go into it but take its place.
     elif os.path.exists(path) and not (os.path.isfile(path) and os.access(path, os.W_OK)):
         raise ValueError(f"{refused}: it exists and may not be overwritten.")
+    # A file is written beside its old version and renamed, so that its folder must be writable.
     folder = path if is_folder else os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         raise ValueError(f"{refused}: its folder does not exist.")
@@ -320,6 +326,7 @@ def write(*outputs: tuple[str | None, Callable[[str], object]]) -> int:
             status = 2
             print(f"dpjax: {path} could not be written: {error}", file=sys.stderr)
             if number == 0:
+                # A name that nobody can foresee: others may write to this folder too.
                 rescued = os.path.join(tempfile.gettempdir(), f"dpjax-{secrets.token_hex(8)}")
                 writer(rescued)
                 print(f"dpjax: it is kept as {rescued}", file=sys.stderr)

@@ -20,6 +20,7 @@ from dpjax.results import PredictedRows, predict_table
 
 # Before that a bar would only flicker.
 _QUIET_SECONDS = 2.0
+# A cell that begins with one of these may be run as a formula by a spreadsheet.
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
 _NOTE = (
     "note: the guarantee covers the model. It does not cover predictions for records that the "
@@ -120,6 +121,7 @@ def _watched(
         bar = None
         for block in blocks:
             yield block
+            # After the yield: by then the caller has written the block.
             done += len(block.known)
             if bar is None and time.monotonic() - begun > _QUIET_SECONDS:
                 bar = stack.enter_context(Bar("predict", size, shown=shown, keep=False))

@@ -44,9 +44,11 @@ def memory(text: str | None) -> int | None:
     if text is None:
         return None
     words = text.strip().upper().removesuffix("B").strip()
+    # Powers of 1,000, the smaller reading of GB: what is held then exceeds neither.
     unit = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}.get(words[-1:], 1)
     try:
         size = round(float(words.rstrip("KMGT")) * unit)
+    # An infinite size overflows where it is rounded to an integer.
     except (ValueError, OverflowError):
         size = 0
     if size < 1:
@@ -63,6 +65,7 @@ def classes(text: str | None) -> list[Label] | None:
     if text is None:
         return None
     labels = [label.strip() for label in next(csv.reader([text], skipinitialspace=True), [])]
+    # Integers first, so that 0,1 are shown as they were typed and not as 0.0 and 1.0.
     for convert in (int, float):
         with contextlib.suppress(ValueError):
             return [convert(label) for label in labels]
@@ -96,14 +99,17 @@ def say_labels(
             f"accepted labels: {counted}; a record with any other label is a null record",
             flush=True,
         )
+    # Its cells are scaled, and can no longer be held against what was declared.
     if is_scaled(arguments.data):
         print("not checked: whether records count; --check of the table that was scaled shows it")
         return
     words = ["dpjax", "data", arguments.data, "--check"]
     for option in ("schema", "label", "classes", "bounds"):
         if (value := getattr(arguments, option)) is not None:
+            # As one word: classes such as -1,1 would be taken for an option.
             words.append(f"--{option}={value}")
     said = f"the data's owner can see by {shlex.join(words)}"
+    # `dpjax data --check` takes no --unit, only a schema that declares one.
     if getattr(arguments, "unit", None):
         said = f"with a schema, `dpjax data {arguments.data} --template`, its owner can see"
     print(f"not checked: whether records count; {said}")
@@ -121,6 +127,7 @@ def objective(arguments: argparse.Namespace) -> dpjax.Objective:
     """
     # ``compare`` has no such option.
     unit, labels = getattr(arguments, "unit", None), classes(arguments.classes)
+    # Undeclared are the labels of a column of booleans, which are two.
     count = 2 if labels is None else len(labels)
     if arguments.schema is not None:
         schema = dpjax.datasets.Schema.read(arguments.schema)
@@ -146,6 +153,7 @@ def _of_rows(arguments: argparse.Namespace, count: int) -> dpjax.Objective:
     """The objective of rows with so many classes, 0 where labels are numbers."""
     objectives = dpjax.objectives.OBJECTIVES | {"softmax": dpjax.objectives.softmax}
     chosen = objectives[_validate.choice("objective", arguments.objective, objectives)]
+    # Only softmax has parameters by the number of classes, and no default for it.
     required = {"classes": count} if chosen is dpjax.objectives.softmax else {}
     factory: Callable[..., dpjax.Objective] = functools.partial(chosen, **required)
     strength = arguments.regularization
@@ -214,6 +222,7 @@ def check_spending(arguments: argparse.Namespace, event: Event | None) -> None:
         # Raises for one that is none.
         root_key(None, arguments.seed)
     if arguments.ledger and event is not None:
+        # Read and not opened: a dry run takes no lock, and writes nothing.
         dpjax.Ledger.read(arguments.ledger).of(arguments.part).check(event)
 
 
@@ -303,6 +312,7 @@ def _settings(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
             )
         if parameter == "domain":
             value = ball(value)
+        # Rates, norms and radii; counts are integers, which the factory checks.
         elif isinstance(value, float):
             _validate.positive(flag, value)
         settings[parameter] = value

@@ -34,6 +34,7 @@ def warn(algorithm: Algorithm) -> None:
 
 def statement(arguments: argparse.Namespace, algorithm: Algorithm, data: dpjax.Dataset) -> str:
     """Returns the guarantee of a training as text."""
+    # A dry run draws no noise that a seed could repeat: its text is that of a release.
     scale, seeded = data.preprocessing, arguments.seed is not None and not arguments.dry_run
     declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
     return guarantee.statement(algorithm, data.unit, seeded, *declared, arguments.part)
@@ -91,6 +92,7 @@ def result(
         "unit": data.unit,
         "epsilon": solution.epsilon(delta),
         "epsilon_all_repeats": epsilon(together, delta, event.relation, arguments.accountant),
+        # One training's guarantee covers neither repeats nor exact values.
         "releasable": solution.releasable
         and not (arguments.exact or arguments.repeats or arguments.seed is not None),
         "noise": [release.to_json() for release in event.releases],
@@ -144,6 +146,7 @@ def summary(content: dict[str, Any]) -> list[str]:
             f"certificate (holds with probability {1 - np.ravel(certificate['beta'])[0]:.0%} at "
             f"{ITERATES[certificate['iterate']]}, for the {certificate['scope']}):"
         )
+        # The worst of several runs: a mean of bounds need not bound any of them.
         upper = _each(certificate["gradient_norm_upper"], _number, np.max)
         lines.append(f"  gradient norm <= {upper}")
         if certificate["min_eigenvalue_lower"] is not None:
@@ -208,6 +211,7 @@ def _exact(
 
     if arguments.repeats:
         rows = [measure(params) for params in solution.params]
+        # Accuracy is the last name, and stays None where nothing predicts.
         return unknown | dict(zip(EXACT, map(list, zip(*rows, strict=True)), strict=False))
     return unknown | dict(zip(EXACT, measure(solution.params), strict=False))
 
@@ -224,6 +228,7 @@ def _finite(value: Any) -> Any:
 def _each(value: Any, show: Callable[[Any], str], summarize: Callable = np.mean) -> str:
     if not isinstance(value, list):
         return show(value)
+    # Compared as text, since NaN does not equal itself.
     if len(set(map(str, value))) == 1:
         return show(value[0])
     if isinstance(value[0], str):

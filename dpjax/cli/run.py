@@ -82,6 +82,7 @@ def _work(arguments: argparse.Namespace) -> int:
     dimension = objective.parameters(data.dimension)
     setting = problem.configure(arguments, objective, data.size, dimension)
     algorithm = setting.algorithm
+    # For a dry run too, which should fail where the training would.
     check_data(algorithm, data, starting_point(algorithm, None))
     report.warn(algorithm)
     problem.say_labels(arguments, objective, data)
@@ -144,9 +145,11 @@ def costs(algorithm: Algorithm, data: dpjax.Dataset) -> list[str]:
     sampled = not all(query.sampler.reads_all for query in algorithm.queries)
     rows = n if sampled else min(n, _TRIAL_ROWS)
     leading = (rows,) if data.present is None else (rows, most)
+    # Rows of norm 1, as those of a scaled table are.
     examples = (jnp.full((*leading, p), p**-0.5, jnp.float32), jnp.ones(leading))
     if data.present is not None:
         examples = examples, jnp.ones(leading, bool)
+    # A pass takes time in proportion to its rows; a drawn batch was timed at n itself.
     seconds = seconds_per_step(algorithm, examples) * n / rows * int(algorithm.steps)
     return [
         f"memory: about {resident / 2**20:,.0f} MiB of arrays, data included",
@@ -158,12 +161,15 @@ def _train(
     arguments: argparse.Namespace, algorithm: Algorithm, data: dpjax.Dataset, everyone: Team
 ) -> dpjax.Solution:
     seed, key, folder = arguments.seed, None, arguments.checkpoint
+    # The checkpoint is the first process's: others may not see its folder.
     resumed = everyone.from_first(lambda: bool(folder) and holds_run(folder))
+    # A run that goes on has its key in the checkpoint.
     if seed is None and not resumed:
         key = dpjax.random_key()
     if arguments.repeats is None:
         return dpjax.run(
             algorithm,
+            # Each process has the whole table, and puts on its devices the shares that are theirs.
             data if everyone.size == 1 else dpjax.distributed.shard(data),
             key=key,
             seed=seed,
@@ -231,6 +237,7 @@ def _compile_seconds() -> Iterator[list[tuple[float, float]]]:
 
     def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event.startswith(_COMPILE_EVENT):
+            # JAX tells how long an event took, at its end.
             end = time.perf_counter()
             spans.append((end - duration_secs, end))
 

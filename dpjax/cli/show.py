@@ -44,6 +44,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def lines(facts: Facts) -> list[str]:
     """Returns what there is to say as lines for a person."""
+    # Before any number that may not be relied on.
     words = [facts.warning] if facts.warning else []
     words.append(f"model: {facts.title}, {facts.parameters:,} parameters")
     words += [facts.claim, *_filled(facts.meaning)]
@@ -90,6 +91,7 @@ def fields(facts: Facts) -> dict[str, Any]:
         "epsilon": facts.epsilon,
         "delta": named["delta"],
         "relation": facts.relation,
+        # A guarantee begins with a warning only where it may not be relied on.
         "releasable": not facts.warning,
         "noise": [release.to_json() for release in facts.releases],
         "steps": facts.steps,
@@ -109,5 +111,6 @@ def _coefficients(facts: Facts) -> dict[str, Any] | None:
     return held and {
         name: np.asarray(value).tolist() if isinstance(value, tuple | np.ndarray) else value
         for name, value in held.items()
+        # Only a picture needs them, to draw all coefficients on one scale.
         if name != "spans"
     }

@@ -75,6 +75,7 @@ def command(arguments: argparse.Namespace) -> int:
         shape=arguments.shape,
         score=_score(arguments, data),
     )
+    # One setting stands for all in what follows: labels and parameters are the same for each.
     algorithm = chosen.algorithm()
     check_data(algorithm, data, starting_point(algorithm, None))
     report.warn(algorithm)
@@ -87,6 +88,7 @@ def command(arguments: argparse.Namespace) -> int:
     tuned = dpjax.tuning.run_plan(
         chosen,
         data,
+        # One of the two: a seed says that the result is for research.
         key=dpjax.random_key() if arguments.seed is None else None,
         seed=arguments.seed,
         ledger=arguments.ledger,
@@ -117,6 +119,7 @@ def _score(arguments: argparse.Namespace, data: dpjax.Dataset) -> Any:
     """Returns the score that the arguments declare."""
     if arguments.public is None:
         return ACCURACY
+    # The same declarations scale both tables.
     public_arguments = argparse.Namespace(**vars(arguments))
     public_arguments.data = arguments.public
     public = problem.load(public_arguments)
@@ -141,6 +144,7 @@ def result(
     name, budget, size = problem.declared(arguments, data.size)
     algorithm = tuned.solution.algorithm
     setting = problem.Setting(algorithm, budget, name, size)
+    # Time grows with the true number of records, which this relation keeps private.
     private_n = budget.relation == "add_or_remove_one"
     return {
         **report.header(arguments, setting),

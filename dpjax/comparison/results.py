@@ -56,6 +56,7 @@ class Results:
     @property
     def methods(self) -> tuple[str, ...]:
         """The algorithms' labels, in their order."""
+        # By first appearance, which a set would forget.
         return tuple(dict.fromkeys(row.method for row in self.rows if row.method))
 
     @property
@@ -66,6 +67,7 @@ class Results:
     @property
     def seeds(self) -> int:
         """How many trainings each point has."""
+        # Rows that belong to no seed have NaN, which is not at least 0.
         return len({row.seed for row in self.rows if row.seed >= 0})
 
     @property

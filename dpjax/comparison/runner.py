@@ -124,6 +124,7 @@ class Comparison:
         """
         cache = None
         if folder is not None:
+            # Before the trainings, and not when the picture is drawn.
             plotting.require()
             cache = pathlib.Path(folder, "cache")
             cache.mkdir(parents=True, exist_ok=True)
@@ -221,6 +222,7 @@ class Comparison:
         if optimum:
             # No search is sure to find the global minimum: an output may lie below what was found.
             values = [metrics["exact_value"] for metrics in measured.values()]
+            # A training that diverged has NaN, and tells nothing of the least value.
             least = float(np.nanmin([*itertools.chain(*values), optimum["exact_optimum"]]))
             optimum = optimum | {"exact_optimum": least}
         rows = [Row(*place, "", "", _NAN, _NAN, _NAN, *pair) for pair in optimum.items()]
@@ -240,6 +242,7 @@ def _train(algorithm: Algorithm, examples: PyTree, keys: Array) -> Array:
     def train(key: Array) -> Array:
         return solve(algorithm, examples, key=key).params
 
+    # Under vmap a `cond` runs both of its branches, so that one seed alone goes without.
     return jax.vmap(train)(keys) if len(keys) > 1 else train(keys[0])[None]
 
 
@@ -252,6 +255,7 @@ def _costs(algorithm: Algorithm) -> dict[str, float]:
 
 
 def _in_words(make: Callable[..., Algorithm]) -> str:
+    # Those of functools.partial; what any other function sets cannot be read off it.
     settings = getattr(make, "keywords", {})
     return ", ".join(f"{name} {value}" for name, value in settings.items()) or "defaults"
 
@@ -259,6 +263,7 @@ def _in_words(make: Callable[..., Algorithm]) -> str:
 def _digest(records: PyTree) -> str:
     digest = hashlib.sha256()
     for array in map(np.ascontiguousarray, jax.tree.leaves(records)):
+        # The same bytes in another shape or dtype are other records.
         digest.update(f"{array.dtype} {array.shape}".encode())
         digest.update(array.data)
     return digest.hexdigest()

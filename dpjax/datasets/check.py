@@ -175,6 +175,7 @@ def check(
     {-1: 6308, 1: 13882}
     """
     options = Options(label, bounds, classes, unit, max_records, unit_type)
+    # A Dataset beside a schema goes to `open_table`, whose error says that a schema is for tables.
     if isinstance(name_or_path, Dataset) and schema is None:
         check_units(name_or_path, options)
         table, of_arrays = _of_arrays(name_or_path, options), True
@@ -190,6 +191,7 @@ def check(
     problems += tally.label_problems(_advice(suggested, of_arrays, schema is not None))
     problems += (*tally.column_problems(), *tally.unit_problems())
     fields = tally.fields()
+    # Only a user's table lacks bounds: named sets and a Dataset are scaled already.
     if fields["exact_outside"] is None and (
         is_table_path(name_or_path) or has_columns(name_or_path)
     ):
@@ -212,6 +214,7 @@ def _of_arrays(data: Dataset, options: Options) -> Table:
         x, y = x[np.asarray(data.present)], y[np.asarray(data.present)]
     unit = None if options.unit is None else "unit"
     beside = {"y": y} if unit is None else {"y": y, "unit": cells_of(options.unit)}
+    # Images become rows; prod and not -1, which NumPy cannot infer where there is no record.
     source = Matrix("the data", x.reshape(len(x), math.prod(x.shape[1:])), beside=beside)
     check_size(source)
     if any(cells.shape != (len(x),) for cells in beside.values()):
@@ -223,10 +226,12 @@ def _of_arrays(data: Dataset, options: Options) -> Table:
         classes = range(count) if count > 2 else (-1, 1)
     schema = Schema(
         ClassLabel("y", check_labels("classes", classes, 2)),
+        # The names of what stands beside the array come last, see `Matrix`.
         scaled_columns(source.names[: -len(beside)], options.bounds),
         unit,
         options.max_records,
         unit_type=options.unit_type,
+        # The rows of a Dataset are ready for training: an intercept is one of their features.
         intercept=False,
     )
     check_table(schema, source)
@@ -234,6 +239,7 @@ def _of_arrays(data: Dataset, options: Options) -> Table:
 
 
 def _suggested(labels: Mapping[str, int]) -> tuple[str, ...] | None:
+    # Others are no list to declare: too many, or words that cannot be typed.
     if not 2 <= len(labels) <= MOST_CLASSES or any(map(is_garbled, labels)):
         return None
     return tuple(sorted(labels, key=_order))
@@ -251,6 +257,7 @@ def _advice(suggested: tuple[str, ...] | None, of_arrays: bool, has_schema: bool
     """Returns what to do about classes: declare those suggested, where nothing else is declared."""
     if suggested is None:
         return None
+    # Beside a schema, which declares the classes, no option could.
     if has_schema:
         return (
             "correct classes under [label] from public knowledge, in words as in the file, or "

@@ -75,6 +75,7 @@ class Preprocessing:
         ]
         if self.intercept != other.intercept:
             names.append("the intercept")
+        # How rows are scaled depends on whether the label has bounds, see `encode`, not on which.
         if (self.label_bounds is None) != (other.label_bounds is None):
             names.append("whether the label is a number")
         if not names and tuple(mine) != tuple(its):
@@ -97,6 +98,7 @@ class Preprocessing:
           finite, or an undeclared level that has no indicator becomes NaN in every feature.
         """
         if not self.columns:
+            # Images have no columns: one declared range is that of all pixels, and no norm divides.
             low, high = self.pixels or (0.0, 1.0)
             pixels = np.asarray(table).astype(np.float32)
             return (np.clip(pixels, low, high) - np.float32(low)) / np.float32(high - low)
@@ -127,12 +129,14 @@ class Preprocessing:
         Privacy: each row depends on one record alone.
         """
         least, constant = 0.0, None
+        # Then a row must stay linear in its columns, so that one constant divides all rows.
         if self.label_bounds is not None:
             least, constant = linear_scale(len(self.encoders), self.intercept)
         if self._plain:
             # One pass over all columns, where none needs one of its own.
             block = cells[0] if cells[0].ndim == 2 else stacked(cells)
             return normalise(block, self._ranges, self.intercept, least, constant)
+        # Each encoder scales its own column, so that no ranges are left for `normalise`.
         parts = [c.encode(held, least) for c, held in zip(self.encoders, cells, strict=True)]
         return normalise(np.concatenate(parts, axis=1), None, self.intercept, constant=constant)
 
@@ -146,6 +150,7 @@ class Preprocessing:
     @property
     def _plain(self) -> bool:
         """Whether all columns are read and scaled together, as numbers of which none may lack."""
+        # By the exact type: Dates is a Numeric, but its cells are no numbers.
         kinds = {type(column) for column in self.encoders}
         lacking = any(getattr(column, "missing", None) is not None for column in self.encoders)
         return kinds in ({Unscaled}, {Numeric}) and not lacking
@@ -153,6 +158,7 @@ class Preprocessing:
     @property
     def _ranges(self) -> Ranges | None:
         ends = [(c.low, c.high) for c in self.encoders if isinstance(c, Numeric)]
+        # The reshape makes two empty arrays where there are no ranges.
         low, high = np.array(ends, np.float64).reshape(-1, 2).T
         return (low, high) if ends else None
 
@@ -167,6 +173,7 @@ class Preprocessing:
         >>> scale.unscale_labels(np.array([-1.0, 0.5]))
         array([  0., 150.])
         """
+        # Without declared bounds these ends make the map the identity.
         low, high = self.label_bounds or (-1.0, 1.0)
         return low + (np.asarray(values, np.float64) + 1) / 2 * (high - low)
 
@@ -177,6 +184,7 @@ class Preprocessing:
 
 
 @pytree_dataclass
+# eq=False, since a comparison of arrays has no single truth value.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dataset:
     """Features and labels for training, with the name and unit that a guarantee states.
@@ -231,6 +239,7 @@ class Dataset:
     @property
     def dimension(self) -> int:
         """Number of features, a possible intercept included; for images, number of pixels."""
+        # The second axis of units counts their records, not features.
         return math.prod(self.x.shape[1 if self.present is None else 2 :])
 
     @property
@@ -261,6 +270,7 @@ def check_arrays(name: str, tree: PyTree) -> None:
     for leaf in jax.tree.leaves(tree):
         check_unmasked(name, leaf)
         dtype = getattr(leaf, "dtype", None)
+        # JAX would refuse these too, but further down and without a remedy.
         if isinstance(dtype, np.dtype) and (dtype.kind in "OSTUMm" or dtype.names):
             raise ValueError(
                 f"{name} must hold numbers, got an array of dtype {dtype}: pass labels as "

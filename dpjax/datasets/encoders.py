@@ -22,6 +22,7 @@ from dpjax.datasets.scaling import to_range
 from dpjax.datasets.source import Source
 
 _NUMBERS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED}
+# Files and object columns hold dates as ISO 8601 text, or as dates of Python.
 _TEXT_OF_DATES = {Kind.DATES, Kind.WORDS, Kind.MIXED}
 _OF_LEVELS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.WORDS, Kind.MIXED}
 
@@ -57,6 +58,7 @@ class Column:
 
     def check_stored(self, source: Source) -> None:
         """Raises if no cell of a column that is stored as this one of a table has a valid value."""
+        # By the dtype alone, which is public: an error about cells would depend on a record.
         kind, stated = source.kinds[self.name], source.stated[self.name]
         if kind not in self.stored or (self.numeric and not may_be_numbers(kind, stated)):
             held = "categories" if stated == "category" else kind.value
@@ -105,6 +107,7 @@ class Unscaled(Column):
         return to_numbers(cells)[:, None]
 
     def declaration(self) -> dict[str, Any]:
+        # Empty, by which `scaled.preprocessing_of` knows this kind again.
         return {}
 
 
@@ -131,6 +134,7 @@ class Numeric(Column):
     stored: ClassVar[set[Kind]] = _NUMBERS
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
+        # A new array, which the lines below change in place.
         values = self.values(cells)
         if self.missing is not None:
             # Before the scaling: it is declared in the column's own units.
@@ -146,6 +150,7 @@ class Numeric(Column):
         return {"bounds": [self.low, self.high], **missing}
 
     def exact_outside(self, cells: np.ndarray) -> int:
+        # A comparison with NaN is False: a missing cell is not counted as outside.
         values = self.values(cells)
         return int(((values < self.low) | (values > self.high)).sum())
 
@@ -219,6 +224,8 @@ class Categorical(_OfLevels):
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
         place = places(cells, self.levels)
+        # 0 or 1 whatever `low` is: k indicators of -1 would add k to a row's squared norm, of which
+        # `linear_scale` allows 1 to a column.
         rows = np.zeros((len(cells), len(self.features)))
         rows[np.arange(len(cells)), place] = 1.0  # -1 is the last, "other"
         if not self.other:
@@ -280,6 +287,7 @@ class ClassLabel:
     classes: tuple[Label, ...]
 
     numeric: ClassVar[bool] = False
+    # NumberLabel has them: a schema reads both fields of either kind of label.
     bounds: ClassVar[None] = None
 
     def encode(self, cells: np.ndarray) -> np.ndarray:
@@ -328,6 +336,7 @@ class NumberLabel:
         values = to_numbers(cells)
         # Not clamped as features are: training would fit labels that nobody has.
         values[(values < self.low) | (values > self.high)] = np.nan
+        # In float64 up to the cast: float32 merges the ends of a narrow range far from 0.
         return (2 * ((values - self.low) / (self.high - self.low)) - 1).astype(np.float32)
 
     def check_stored(self, source: Source) -> None:
@@ -352,6 +361,7 @@ def _undeclared(cells: np.ndarray, places: np.ndarray) -> collections.Counter[st
     if cells.dtype.kind not in "OT":  # cells of those may be anything, unhashable too
         counts = collections.Counter(unknown.tolist()).items()
     undeclared = collections.Counter[str]()
+    # An empty cell is missing, not a level that somebody forgot to declare.
     for cell, count in counts:
         if (text := label_text(cell)).lower() not in MISSING:
             undeclared[text] += count
@@ -359,6 +369,7 @@ def _undeclared(cells: np.ndarray, places: np.ndarray) -> collections.Counter[st
 
 
 def _iso(days: float) -> str:
+    # Without the time where it is midnight, as a person declares a date.
     if days == int(days):
         return (EPOCH + datetime.timedelta(days=int(days))).date().isoformat()
     return (EPOCH + datetime.timedelta(days=days)).isoformat()

@@ -14,6 +14,7 @@ from dpjax.datasets.registry import Spec
 _CIFAR = Spec(
     name="cifar10",
     archive="cifar10.npz",
+    # The user makes this archive, so its bytes differ from one machine to another.
     checksum=None,
     rows=50_000,
     shape=(32, 32, 3),
@@ -102,12 +103,14 @@ def _check(path: pathlib.Path, raw: dict[str, np.ndarray], part: str, entry: Spe
         if name not in raw:
             raise ValueError(f"{str(path)!r} lacks {name!r}; it has {', '.join(sorted(raw))}.")
     x, y = raw[images], raw[labels]
+    # Floats may be scaled already: a second division by 255 would make all images nearly black.
     if x.dtype != np.uint8:
         raise ValueError(f"{images!r} of {str(path)!r} must be bytes, 0 to 255, got {x.dtype}.")
     if x.shape[1:] != entry.shape:
         raise ValueError(
             f"{images!r} of {str(path)!r} must be of {entry.shape} each, got {x.shape[1:]}."
         )
+    # Before the labels, whose min() would raise an error of NumPy that names no file.
     if len(x) == 0:
         raise ValueError(f"{images!r} of {str(path)!r} has no image.")
     if y.shape != x.shape[:1]:

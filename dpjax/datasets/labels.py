@@ -182,6 +182,7 @@ def places(cells: np.ndarray, labels: Sequence[Label]) -> np.ndarray:
                 remembered[cell] = place_of(cell)
             indices[at] = remembered[cell]
         return indices
+    # Labels repeat: each distinct value is compared once.
     values, positions = np.unique(cells, return_inverse=True)
     return np.array([place_of(value) for value in values], int)[positions]
 
@@ -209,6 +210,7 @@ def decode_labels(
     alike = len({type(label) for label in known}) == 1
     # NumPy would make words of numbers that stand beside words.
     labels = np.array(known) if alike else np.array(known, dtype=object)
+    # Codes grow with the place of a class, so that a search finds the place.
     return labels[encoded if from_zero else np.searchsorted(codes(known), encoded)]
 
 
@@ -238,6 +240,7 @@ def label_text(cell: Any) -> str:
     value = plain(cell)
     if value is None or isinstance(value, str | bool):
         return "" if value is None else str(value).strip()
+    # 3 and 3.0 are one label, and so one text.
     return str(int(value)) if value == value // 1 else str(value)
 
 

@@ -103,6 +103,7 @@ def load(
         # The file holds all that was declared when it was written.
         _check_left_out(options, f"{str(name_or_path)!r}: the file", schema=schema)
         return read_scaled(name_or_path, memory_limit)
+    # With a schema `open_table` raises, since that is for tables.
     if schema is None and isinstance(name_or_path, str | os.PathLike) and name_or_path in IMAGES:
         if any(option is not None for option in (label, bounds, classes, intercept or None)):
             raise ValueError(
@@ -148,6 +149,7 @@ def open_table(
         _check_schema_alone(name_or_path, options)
         return read_table(name_or_path, Schema.read(schema), memory_limit)
     check_units(name_or_path, options)
+    # The records of a unit may lie anywhere in a file, so that grouping needs all of them.
     if options.unit is not None and memory_limit is not None:
         raise ValueError(NOT_GROUPED)
     if _is_user_table(name_or_path):
@@ -159,9 +161,11 @@ def open_table(
         )
     if name_or_path in IMAGES:
         raise ValueError(f"{name_or_path} are images, not a table of features.")
+    # No named data set has a suffix: this was meant as a file.
     if pathlib.Path(name_or_path).suffix:
         raise ValueError(f"a table's path must end in {few(SUFFIXES)}, got {str(name_or_path)!r}.")
     entry = spec(str(name_or_path))
+    # `check_units` has refused a unit, and an intercept is a choice for named data too.
     label, bounds, classes = options[:3]
     if label is not None or bounds is not None or classes is not None:
         raise ValueError(
@@ -182,6 +186,7 @@ def _check_schema_alone(table: Any, options: Options) -> None:
 
 def _check_left_out(options: Options, beside: str, **others: Any) -> None:
     """Raises if an option is there beside what declares the same."""
+    # False is the default of an intercept, so that nobody has to leave it out.
     values = options._replace(intercept=options.intercept or None)._asdict() | others
     if named := [name for name, value in values.items() if value is not None]:
         them = "it" if len(named) == 1 else "them"
@@ -198,6 +203,7 @@ def check_units(table: Any, options: Options) -> None:
         return
     if most is not None:
         _validate.positive_int("max_records", most)
+    # Its unit is an array of cells, not the name of a column.
     if isinstance(table, Dataset):
         return
     if not _is_user_table(table):
@@ -250,6 +256,7 @@ def describe() -> list[DatasetInfo]:
     """
     tables = ((entry, archives.find(entry.archive)) for entry in SPECS.values())
     return [
+        # vars, since asdict copies deeply, which a mapping proxy does not allow.
         DatasetInfo(**vars(entry), path=None if path is None else str(path))
         for entry, path in (*tables, *map(find_images, IMAGES))
     ]
@@ -269,6 +276,7 @@ def _read_named(entry: Spec, intercept: bool) -> Table:
         x, y = x[:IJCNN1_TRAINING_ROWS], y[:IJCNN1_TRAINING_ROWS]
         test = _matrix(entry, raw["X_test"], _signs(raw["y_test"] > 0))
     elif entry.classes > 2:
+        # The publisher counts classes from 1.
         x, y, classes = raw["X"], raw["y"], tuple(range(1, entry.classes + 1))
     else:
         x, y = raw["X"], _signs(np.isin(raw["y"], entry.positive))

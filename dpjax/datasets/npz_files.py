@@ -103,6 +103,7 @@ def _names_in(held: Sequence[str], label: str | None) -> tuple[str, str, str, st
     )
     if label is None or label == usual:
         return features, usual, test_features, test_label
+    # Labels of another name have their test labels under a name like it.
     return features, label, test_features, f"test_{label}"
 
 

@@ -114,6 +114,7 @@ SPECS = MappingProxyType(
             Spec(
                 name="ijcnn1",
                 rows=35_000,
+                # The publisher numbers its features and names none.
                 columns=tuple(map(str, range(22))),
                 task="the competition's two classes, about 1 in 10 positive",
                 source="LIBSVM Data, ijcnn1.tr and ijcnn1.t (Prokhorov, IJCNN 2001)",

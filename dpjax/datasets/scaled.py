@@ -62,6 +62,7 @@ def write(data: Dataset, path: str | os.PathLike[str]) -> None:
             "x and y must be arrays of numbers with one record a row, and x must have the features "
             "of preprocessing: dataclasses.replace(data, preprocessing=None) forgets them."
         )
+    # json cannot write a float32 of NumPy.
     most = None if data.max_norm is None else float(data.max_norm)
     declared = {"name": data.name, "unit": data.unit, "max_norm": most}
     declared |= {"preprocessing": fields_of(data.preprocessing)}
@@ -150,6 +151,7 @@ def _fits(data: Dataset) -> bool:
         all(getattr(leaf, "dtype", np.dtype("O")).kind in "biuf" for p in pairs for leaf in p[:2])
         and all(x.ndim > n and x.shape[:n] == y.shape[:n] for x, y, n in pairs)
         and (present is None or (present.dtype == bool and present.shape == x.shape[:2]))
+        # Images have no columns, and rows of any shape.
         and (scale is None or not scale.columns or x.shape[axes:] == (len(scale.features),))
         and isinstance(data.name, str)
         and isinstance(data.unit, str)
@@ -158,6 +160,7 @@ def _fits(data: Dataset) -> bool:
 
 
 def _write_array(leaf: Any, member: Any) -> None:
+    # numpy.save needs the whole array in memory; rows on disk are written block by block.
     kind = np.lib.format.dtype_to_descr(np.dtype(leaf.dtype))
     header = {"descr": kind, "fortran_order": False, "shape": tuple(leaf.shape)}
     np.lib.format.write_array_header_1_0(member, header)

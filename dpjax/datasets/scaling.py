@@ -15,6 +15,8 @@ def to_range(values: np.ndarray, low: Limit, high: Limit, least: float = 0.0) ->
     """Clamps float64 values to declared ranges, and maps those to [``least``, 1]; in place."""
     # Both pass NaN on.
     np.minimum(np.maximum(values, low, out=values), high, out=values)
+    # Correct rounding keeps the order: a clamped value gives at most (high - low) / (high - low),
+    # which is exactly 1.
     values -= low
     values /= high - low
     if least:
@@ -56,6 +58,7 @@ def normalise(
             block = finite_or_nan(x[start : start + ROWS_IN_CACHE], scratch)
             if ranges is not None:
                 to_range(block, *ranges, least)
+            # einsum squares and adds in one pass, without an array of squares.
             norm = np.sqrt(np.einsum("ij,ij->i", block, block) + intercept)[:, None]
             if constant is not None:
                 # A null record stays one.
@@ -63,8 +66,10 @@ def normalise(
             # A row of zeros stays one.
             norm[norm == 0] = 1.0
             place = out[start : start + ROWS_IN_CACHE]
+            # Unsafe, so that float64 quotients are rounded to float32 where they are written.
             np.divide(block, norm, out=place[:, :features], casting="unsafe")
             if intercept:
+                # NaN where the norm is: a null record is NaN throughout.
                 place[:, features:] = 1.0 / norm
     return out
 

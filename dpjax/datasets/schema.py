@@ -113,6 +113,7 @@ class Schema:
     @property
     def preprocessing(self) -> Preprocessing:
         """The mapping of features and labels that is declared."""
+        # Ignored columns have no features, so that tables to predict need not have them.
         encoders = tuple(column for column in self.columns if column.features)
         return Preprocessing(encoders, self.intercept, self.label.classes, self.label.bounds)
 
@@ -196,6 +197,7 @@ def column_of(name: str, declaration: Mapping[str, Any], where: str = "the schem
     call the schema ``where``.
     """
     said = f"columns.{key_of(name)} of {where}"
+    # TOML reads [columns.a.b] as a table b within a, not as a column named a.b.
     if inner := [key for key, value in declaration.items() if isinstance(value, Mapping)]:
         quoted = key_of(f"{name}.{inner[0]}")
         raise ValueError(
@@ -208,6 +210,7 @@ def column_of(name: str, declaration: Mapping[str, Any], where: str = "the schem
         raise ValueError(f"{said} declares {declared}: choose one of {', '.join(_KINDS)}.")
     (key,) = kinds
     column = _KINDS[key](said, name, declaration)
+    # Last, since the kind of column decides which options are known.
     _check_keys(said, declaration, (key, *column.options))
     return column
 
@@ -218,6 +221,7 @@ def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
     if missing is not None:
         read = _day if of_dates else _validate.finite
         missing = read(f"missing of {said}", missing)
+        # It is filled in before the clamping, which would move it to an end in silence.
         if not low <= missing <= high:
             raise ValueError(f"missing of {said} must lie within its bounds.")
     return (Dates if of_dates else Numeric)(name, low, high, missing)
@@ -234,6 +238,7 @@ def _ordered(said: str, name: str, declaration: Mapping[str, Any]) -> Ordinal:
 
 
 def _ignored(said: str, name: str, declaration: Mapping[str, Any]) -> Ignored:
+    # ignore = false leaves open how the column is to be used.
     if declaration["ignore"] is not True:
         raise ValueError(f"ignore of {said} must be true; leave it out to use the column.")
     return Ignored(name)
@@ -248,10 +253,12 @@ _KINDS: dict[str, Callable[[str, str, Mapping[str, Any]], Column]] = {
 
 
 def _bounds(said: str, pair: Any) -> tuple[float, float, bool]:
+    # A string of two letters is a sequence of length 2.
     if isinstance(pair, str) or not isinstance(pair, Sequence | np.ndarray) or len(pair) != 2:
         raise ValueError(
             f"{said} must be two numbers or two dates, [low, high], got {_validate.shown(pair)}."
         )
+    # TOML has dates of its own; JSON, and what a saved model declares, hold them as text.
     of_dates = [isinstance(end, datetime.date | np.datetime64 | str) for end in pair]
     if any(of_dates) != all(of_dates):
         raise ValueError(f"{said} must be two numbers or two dates, got one of each.")
@@ -277,6 +284,7 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
         for name in ("label", "unit", "columns")
     )
     columns = {
+        # In a mapping of Python names may be numbers, as in a data frame without a header.
         str(name): _table(
             f"columns.{key_of(str(name))} of {where}", part, " such as {bounds = [0, 1]}"
         )
@@ -306,9 +314,11 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
         unit_column,
         max_records,
         _validate.flag(f"intercept of {where}", content.get("intercept", True)),
+        # Checked beside the stored column, by `check_names`.
         unit.get("type"),
         breaks,
     )
+    # A column may be called as an indicator or the intercept is, such as `sex=F`.
     names = schema.features
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ValueError(
@@ -326,6 +336,7 @@ def _table(said: str, part: Any, example: str) -> Mapping[str, Any]:
 
 
 def _check_filled(where: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
+    # A template leaves empty lists and an empty column name to its reader.
     empty = [
         f"{name}.{key}"
         for name, part in parts.items()
@@ -386,6 +397,7 @@ def _parse(path: pathlib.Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no schema {str(path)!r}.")
     try:
+        # utf-8-sig drops the byte order mark that some editors write and TOML does not allow.
         return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise ValueError(f"the schema {str(path)!r} is not UTF-8: save it as UTF-8.") from None

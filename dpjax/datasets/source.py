@@ -49,6 +49,7 @@ class Source:
         together: Sequence[str] = (),
     ) -> list[np.ndarray]:
         """Returns the numbers of the columns ``together``, if any, then the cells of the others."""
+        # In one piece, which is a view where the columns are neighbours in memory.
         first = [self.numbers(index, together)] if together else []
         return first + self.at(index, wanted, numeric)
 

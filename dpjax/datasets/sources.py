@@ -38,6 +38,7 @@ def column_keys(table: Any) -> dict[str, Any] | None:
         names = getattr(table, "column_names", getattr(table, "columns", None))
     if names is None:
         return None
+    # Two keys such as 1 and "1" would be one name.
     check_unique("the table", [*map(str, names)])
     return {str(name): name for name in names}
 
@@ -60,6 +61,7 @@ class Frame(Source):
         self.names = tuple(keys)
         self.kinds = {name: kind_of(table[key]) for name, key in keys.items()}
         self.stated = {name: stated(table[key]) for name, key in keys.items()}
+        # The lengths of the other columns are compared when those are read.
         self.size = len(table[keys[self.names[0]]])
         self._held: dict[str, np.ndarray] = {}
 
@@ -113,9 +115,11 @@ def open_source(
         return open_archive(path, label, memory_limit)
     if suffix in columnar.OPENED:
         source = columnar.OPENED[suffix](path)
+        # One column is the label.
         columns = len(source.names) - 1 if width is None else width
         exceeds = memory_limit is not None and 4 * source.size * columns > memory_limit
         return OpenTable(source, on_disk=exceeds)
+    # The file's size stands for that of the features, which only reading it all would tell.
     if memory_limit is not None and path.stat().st_size > memory_limit:
         # Without the size, which would tell n to a few records.
         raise ValueError(
@@ -136,6 +140,7 @@ def open_features(table: Any, columns: Sequence[str]) -> Source:
     """
     if is_table_path(table) and str(table).lower().endswith(".npz"):
         table = read_features(existing(table))
+        # A model of numbered columns finds its own among those, even where it ignores some.
         if table.ndim == 2 and {*columns} <= {*map(str, range(table.shape[1]))}:
             return Matrix("the array", table)
     elif isinstance(table, str | os.PathLike) or column_keys(table) is not None:

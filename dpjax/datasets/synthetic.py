@@ -52,7 +52,9 @@ def sparse_high_dimensional(
             raise ValueError(f"{name} must be at most dimension={p}, got {count}.")
     random = np.random.default_rng(seed)
     w = np.zeros(p)
+    # The first words are the most frequent ones, so that many records tell of these weights.
     w[:informative] = _validate.positive("weight", weight) * random.choice([-1, 1], informative)
+    # One stream for both, so that held-out records are independent of those for training.
     x, y = zip(*(_records(random, n, w, active) for _ in range(2)), strict=True)
     return Dataset(x[0], y[0], x[1], y[1], "sparse-high-dimensional", "row", 1.0)
 
@@ -116,4 +118,5 @@ def planted_phases(
 
 
 def _on_sphere(x: np.ndarray) -> np.ndarray:
+    # A normal vector has no preferred direction, so that this is uniform on the sphere.
     return x / np.linalg.norm(x, axis=-1, keepdims=True)

@@ -84,6 +84,7 @@ class Table(NamedTuple):
         y: Any
         owners = None
         if self.opened.on_disk:
+            # Encoded when a pass asks for them: memory holds one chunk, and each pass pays anew.
             x = Rows(_Encoded(source, scale.wanted, scale.encode, (len(scale.features),)))
             wanted = [label.column], {label.column} if label.numeric else set()
             y = Rows(_Encoded(source, wanted, lambda cells: label.encode(*cells), ()))
@@ -117,6 +118,7 @@ def read_table(table: Any, declared: Schema | Options, memory_limit: int | None 
       as public.
     """
     if isinstance(declared, Schema):
+        # The levels of a column become several features, and an ignored column none.
         width = len(declared.features)
         breaks, label = declared.quoted_line_breaks, declared.label.column
         opened, schema = open_source(table, label, memory_limit, width, breaks), declared
@@ -145,6 +147,8 @@ def _schema_of(opened: OpenTable, options: Options) -> Schema:
     if not columns:
         raise ValueError(f"{source.where} has no feature column: add one beside the label.")
     classes, kind = options.classes, source.kinds[label]
+    # Undeclared classes are left for `check` to suggest, unless the dtype decides: booleans need
+    # none declared, and dates are refused.
     if classes is not None or kind not in (Kind.NUMBERS, Kind.WORDS, Kind.MIXED):
         said = f"the column {label!r} of {source.where}"
         classes = declared_classes(classes, said, kind)
@@ -193,8 +197,10 @@ def _encoded(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Returns rows, labels, and the cells that say whose a record is."""
     wanted, numeric, together = scale.wanted
+    # In place, as `wanted` gives a new set each time.
     numeric |= {label.column} if label.numeric else set()
     beside = [label.column, *([] if unit is None else [unit])]
+    # Columns that are read together come as one array.
     count = len(wanted) + bool(together)
     # Filled block by block: joining blocks at the end would take twice the memory.
     x = np.empty((source.size, len(scale.features)), np.float32)
@@ -229,6 +235,7 @@ def read_ranges(bounds: Bounds, columns: Sequence[str]) -> Ranges:
     declared: Any = bounds
     if isinstance(bounds, str | os.PathLike):
         declared = _read_declared(pathlib.Path(bounds))
+    # The columns of an NPZ or NPY are named by their numbers.
     if isinstance(declared, list | tuple):
         declared = {str(index): pair for index, pair in enumerate(declared)}
     if not isinstance(declared, Mapping):
@@ -260,6 +267,7 @@ def _read_declared(path: pathlib.Path) -> Any:
     if path.suffix.lower() != ".csv":
         raise ValueError(f"bounds must name a .json or .csv file, got {str(path)!r}.")
     header, *lines = csv.reader(text.splitlines()) if text.strip() else [[]]
+    # csv returns an empty list for a blank line.
     lines = [line for line in lines if line]
     wanted = ["column", "low", "high"]
     if [cell.strip() for cell in header] != wanted or any(len(line) != 3 for line in lines):
@@ -269,4 +277,5 @@ def _read_declared(path: pathlib.Path) -> Any:
         )
     names = [line[0].strip() for line in lines]
     check_unique(f"bounds file {str(path)!r}", names)
+    # Still text: `interval` converts it, and names the column of what is no number.
     return {name: line[1:] for name, line in zip(names, lines, strict=True)}

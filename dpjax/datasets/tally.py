@@ -134,6 +134,7 @@ class Tally:
                 f"{self._said} holds {_few(self._other)}, and such a record contributes nothing: "
                 "correct the label's bounds from public knowledge, or leave those records out."
             )
+        # The declared bounds of a number become -1 and 1, which lie 2 apart.
         spans = [(max(self._codes) - min(self._codes)) / 2] if len(self._codes) > 1 else []
         return problems + _narrow(self._said, spans)
 
@@ -169,10 +170,12 @@ class Tally:
 
     def column_problems(self) -> list[str]:
         """Returns what is wrong with the features."""
+        # Where an empty cell has a valid value, such as `missing`, no record lacks one.
         rows, empty = self._rows, np.array([None], object)
         may_lack = [c.name for c in self._columns if np.isnan(c.encode(empty)).any()]
         dated = {name: _of_dates(name, cells) for name, cells in self._dates.items()}
         problems = list(filter(None, dated.values()))
+        # A line with another number of cells is empty in every column at once.
         if not problems and may_lack and 2 * min(self._missing[name] for name in may_lack) > rows:
             return [
                 "no column holds a valid value in most records: do the lines have more or fewer "
@@ -205,6 +208,7 @@ class Tally:
                     f"of {rows} records: are the bounds in the units of the file?"
                 )
         scaled = [c.name for c in self._columns if not isinstance(c, Unscaled)]
+        # Encoded from 0 to 1, so that a span is a fraction of the declared bounds.
         spans = [np.max(self._most[name] - self._least[name]) for name in scaled]
         return problems + _narrow("every column", spans)
 
@@ -290,6 +294,7 @@ def _no_dates(cells: np.ndarray, count: int) -> list[str]:
 
 def _of_dates(name: str, cells: list[str]) -> str:
     """What to do where most cells that are no dates are dates of another form, or ""."""
+    # A time of day does not tell in which order day, month and year stand.
     days = [re.sub(r"[ T]\d{1,2}:\d\d.*$", "", cell) for cell in cells]
     most = max(1, _NEARLY * len(days))
     forms = [w for form, w in _FORMS.items() if sum(_is_date(day, form) for day in days) >= most]

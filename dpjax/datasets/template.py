@@ -83,6 +83,7 @@ def template(table: str | os.PathLike[str] | Any, label: str | None = None) -> s
     bounds = []
     <BLANKLINE>
     """
+    # As RFC 4180 parses it; `_breaks_lines` compares that with one record a line.
     opened = open_source(table, quoted_line_breaks=True)
     source, label = opened.source, label or opened.label
     kinds = _kinds(source)
@@ -91,6 +92,7 @@ def template(table: str | os.PathLike[str] | Any, label: str | None = None) -> s
         column = quoted(_validate.choice("column for the label", label, source.names))
         said = kinds[label].value
     name = pathlib.Path(table).name if is_table_path(table) else "the table"
+    # The name goes into a comment of TOML, which a line break in it would end.
     printable = "".join(letter if letter.isprintable() else "?" for letter in name)
     breaks = str(_breaks_lines(table, source)).lower()
     parts = [_HEAD.format(name=printable, breaks=breaks), _LABEL.format(column=column, said=said)]
@@ -124,12 +126,14 @@ def _kinds(source: Source) -> Mapping[str, Kind]:
     numbers, dates = np.zeros((2, len(unstated)), int)
     for block in source.blocks(unstated, unstated):
         numbers += [int(np.isfinite(to_numbers(cells)).sum()) for cells in block]
+    # A second pass, since a column that is read as numbers has lost its text.
     for block in source.blocks(unstated):
         dates += [int(np.isfinite(to_days(cells)).sum()) for cells in block]
     for place, name in enumerate(unstated):
         kinds[name] = Kind.WORDS
         if 2 * dates[place] > source.size:
             kinds[name] = Kind.DATES
+        # Numbers come last and win: 20150131 is a date of ISO 8601 too.
         if 2 * numbers[place] > source.size:
             kinds[name] = Kind.NUMBERS
     return kinds

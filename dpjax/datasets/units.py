@@ -70,6 +70,7 @@ def group(
     leaves = jax.tree.leaves(data)
     if any(isinstance(leaf, Rows) for leaf in leaves):
         raise ValueError(NOT_GROUPED)
+    # A scalar has no rows; no array has -1 of them.
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else -1 for leaf in leaves}
     if len(lengths) != 1 or -1 in lengths:
         raise ValueError("all leaves of the data must have the same number of rows.")

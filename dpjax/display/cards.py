@@ -80,6 +80,7 @@ def to_text(card: Card) -> str:
     head = [_on_one_line(card.title)]
     if card.warning:
         head.append("  " + _on_one_line(card.warning))
+    # Title and warning are among the three lines.
     lines, room = [""], 3 - len(head)
     for name, value in card.rows:
         row = _on_one_line(f"{name}: {value}")
@@ -145,6 +146,7 @@ def ceil(value: float, digits: int = 4) -> str:
     """
     text = f"{value:.{digits}g}"
     if float(text) < value * (1 - 1e-7):
+        # The exponent as it is printed: a logarithm may round past a power of ten.
         unit = 10.0 ** (float(f"{value:e}".split("e")[1]) - digits + 1)
         text = f"{float(text) + unit:.{digits}g}"
     return text
@@ -161,6 +163,7 @@ def printable(words: str) -> str:
 
 def _has_values(leaf: Any) -> bool:
     if isinstance(leaf, jax.Array):
+        # An array that was donated has no values any more.
         return not isinstance(leaf, Tracer) and not leaf.is_deleted()
     return isinstance(leaf, int | float | np.number | np.bool_ | np.ndarray)
 
@@ -174,6 +177,7 @@ def _shortened(line: str) -> str:
         return line
     cut = line[: _WIDTH - 4]
     words = cut.rpartition(" ")[0]
+    # A line without a space has no word to end at.
     return (words if words.strip() else cut) + " ..."
 
 

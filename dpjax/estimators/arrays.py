@@ -113,6 +113,7 @@ def declared_labels(classes: Sequence[Any]) -> np.ndarray:
         raise ValueError(f"classes must be two labels or more, got one class: {classes!r}.")
     if len({type(label) if isinstance(label, str | bytes) else 0 for label in known}) > 1:
         raise ValueError(f"classes must be labels of one kind, got {classes!r}.")
+    # Sorted, as scikit-learn has `classes_`.
     return np.unique(np.array(known))
 
 

@@ -126,6 +126,7 @@ class PrivateEstimator(BaseEstimator):
             solution.algorithm, data.unit, solution.reproducible, part=solution.part, **declared
         )
         self._guarantee = f"{text}\n{_BEFORE}"
+        # With the process, as an estimator may be fitted in a worker and pickled back.
         self._fits = (_PROCESS, len(_unbooked)) if self.ledger is None else None
         self.releasable_ = solution.releasable
         self._params = np.asarray(solution.params, np.float64)
@@ -151,12 +152,14 @@ class PrivateEstimator(BaseEstimator):
         check_is_fitted(self)
         x = arrays.features(X)
         self._note_features(X, x, reset=False)
+        # Not in `fit`, where a NaN makes a null record and an error would tell of that record.
         check_array(x, input_name="X", estimator=self)
         return self._scaling.rows(x)
 
     def _strength(self, size: int) -> float:
         strength = self.regularization
         if strength is None:
+            # The noise on a mean gradient is of order 1 / (n epsilon), and the penalty follows.
             strength = self._penalty / (size * self.epsilon)
         return _validate.non_negative("regularization", strength)
 
@@ -202,12 +205,14 @@ class PrivateEstimator(BaseEstimator):
                 'solver_options must be a dict of names and values, such as {"steps": 64}, got '
                 f"{options!r}."
             )
+        # Here, as the factory's own TypeError would suggest no name.
         for name in options:
             _validate.choice(f"option of {self.solver}", name, takes)
 
         def make(budget: PrivacyBudget, **setting: Any) -> Algorithm:
             # The argument stays as it was declared, for ``get_params`` and ``clone``.
             trial = copy.copy(self)
+            # Of the objective, which the factory is given as a whole.
             if "regularization" in setting:
                 trial.regularization = setting.pop("regularization")
             objective = trial._objective(size)

@@ -102,6 +102,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
     tune: bool | Mapping[str, Sequence[Any]] | None = None
 
     _declared = np.array((0, 1))  # until ``fit`` has read the declaration
+    # A row's direction decides its class, and dividing it by its own norm leaves that.
     _linear = False
     _penalty = 2.0  # chosen on ijcnn1 and randhie, see ``benchmarks/estimator.py``
 
@@ -112,6 +113,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
                 "classes is required: declare the labels, such as classes=(0, 1). Reading "
                 "them off the data would reveal whether a record with a label is among them."
             )
+        # Sorted, so that the larger of two labels is the second, +1, as scikit-learn has it.
         self._declared = arrays.declared_labels(self.classes)
         classes = tuple(self._declared.tolist())
         numbers = encoded(labels.cells, declared_classes(classes, "y", labels.kind))
@@ -135,6 +137,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
           NotFittedError: before ``fit``.
         """
         rows = self._rows(X)
+        # The intercept is the last feature of a scaled row, and needs no term of its own.
         scores = rows @ self._weights.T
         return scores if len(self.classes_) > 2 else scores[:, 0]
 
@@ -143,6 +146,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
         scores = self.decision_function(X)
         if scores.ndim == 2:
             return self.classes_[np.argmax(scores, axis=1)]
+        # A score of 0 is the first class, as in linear classifiers of scikit-learn.
         return self.classes_[(scores > 0).astype(int)]
 
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -26,6 +26,8 @@ class _PrivateRegression(RegressorMixin, PrivateEstimator):
 
     target_bounds: tuple[float, float] | None = None
 
+    # Rows that are divided by norms of their own would make a prediction non-linear in the
+    # features, and `coef_` could not give it.
     _linear = True
     _penalty = 1.0  # see ``benchmarks/regression.py``
 
@@ -49,6 +51,7 @@ class _PrivateRegression(RegressorMixin, PrivateEstimator):
           NotFittedError: before ``fit``.
         """
         rows = self._rows(X)
+        # By the scaled rows and not by `coef_`, so that features are clamped as in `fit`.
         return self._middle + self._half * (rows @ self._params)
 
     def _range(self) -> tuple[float, float]:
@@ -157,5 +160,6 @@ class DPRobustRegression(_PrivateRegression):
         scale = _SCALES[name]
         if self.scale is not None:
             low, high = self._range()
+            # Residuals are of the scaled label, whose range has length 2.
             scale = 2 * _validate.positive("scale", self.scale) / (high - low)
         return _LOSSES[name](self._strength(size), scale)

@@ -71,6 +71,7 @@ class Scaling(NamedTuple):
         Args:
           params: weights (p,) or (p + 1,) of the rows, the intercept's last.
         """
+        # Not params[:-1], as a row without an intercept ends with a feature.
         weights = params[: len(params) - self.intercept]
         intercept = float(params[-1]) if self.intercept else 0.0
         if self.ranges is None:
@@ -96,6 +97,7 @@ class Scaling(NamedTuple):
         if not self.intercept:
             return 1.0, 0.0
         beside = 1.0 if self.linear else _CONSTANT
+        # By which the longest row, of norm 1 before, has norm 1 with its constant.
         shrink = 1 / math.hypot(1.0, beside)
         return shrink, beside * shrink
 
@@ -135,6 +137,7 @@ def declare(
     if data_norm is not None:
         return Scaling(None, _validate.positive("data_norm", data_norm), intercept, linear)
     try:
+        # A copy, since all cells of a broadcast array are one, and it cannot be written to.
         low, high = (
             np.broadcast_to(np.asarray(end, np.float64), (features,)).copy() for end in bounds
         )

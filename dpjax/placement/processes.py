@@ -19,7 +19,8 @@ from dpjax.placement.shard import SHARE, own_rows
 _Value = TypeVar("_Value")
 # What a failure of the network begins with, in the words of gRPC.
 _STATUSES = "INTERNAL:", "UNKNOWN:", "UNAVAILABLE:", "DEADLINE_EXCEEDED:", "ABORTED:", "CANCELLED:"
-_WORDS = 256  # messages are padded to a power of two of words, so that few programs serve all
+# Bytes at least: messages are padded to a power of two, so that few programs serve all.
+_WORDS = 256
 
 
 class ProcessLost(RuntimeError):
@@ -102,6 +103,7 @@ class Team:
         differing = [
             name
             for place, name in enumerate(fields)
+            # A SHA-256 has 32 bytes.
             if len({digest[32 * place : 32 * place + 32] for digest in digests}) > 1
         ]
         if differing:
@@ -126,6 +128,7 @@ def team(mesh: Mesh | None) -> Team:
     ranks = {device.process_index for device in mesh.devices.flat}
     if len(ranks) == 1:
         return ALONE
+    # All processes of JAX join in a broadcast: some of them would wait for the others.
     if len(ranks) < jax.process_count():
         raise ValueError(
             f"the records lie on devices of {len(ranks)} of {jax.process_count()} processes; take "

@@ -63,6 +63,7 @@ class Spread:
         def local(rows: PyTree, _: tuple) -> PyTree:
             return function(rows, self._keep(rows, None))
 
+        # By its use of `keep` the function makes null rows of padding, which need no mask.
         rows = self._mapped(local, P(AXIS))(self.rows, ())
         return Spread(rows, self.mesh, self.size, padded=False)
 
@@ -76,6 +77,7 @@ class Spread:
         if not self.padded:
             return mask
         share = jax.tree.leaves(rows)[0].shape[0]
+        # A row's number among those of all shares; padding comes after the last record.
         keep = lax.axis_index(AXIS) * share + jnp.arange(share) < self.size
         return keep if mask is None else keep & mask
 
@@ -139,6 +141,7 @@ def draw(records: PyTree, indices: Array, mask: Array) -> tuple[PyTree, Array | 
     if not isinstance(records, Spread) or slots <= SHARE:
         return take(records, indices), mask
     share, devices = _share(slots, records.mesh), records.mesh.size
+    # Slots of padding name record 0, and are masked.
     indices, mask = (jnp.pad(array, (0, share * devices - slots)) for array in (indices, mask))
 
     def of_share(rows: PyTree, public: tuple[Array, Array]) -> tuple[PyTree, Array]:
@@ -162,11 +165,13 @@ def _gathered(rows: PyTree, indices: Array) -> PyTree:
     share = jax.tree.leaves(rows)[0].shape[0]
     place = indices - lax.axis_index(AXIS) * share
     is_mine = (place >= 0) & (place < share)
+    # Where another share has the record any row will do: it is set to 0 below.
     place = jnp.where(is_mine, place, 0)
 
     def gather(leaf: Array) -> Array:
         bits = _bits(leaf[place])
         mine = is_mine.reshape(-1, *(1,) * (bits.ndim - 1))
+        # All shares but one add 0, so that the sum is the record's bits.
         return _from_bits(lax.psum(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS), leaf.dtype)
 
     return jax.tree.map(gather, rows)
@@ -196,6 +201,7 @@ def check_sums(records: PyTree, numbers: int) -> None:
         sums = np.asarray(
             jax.jit(records._mapped(local, P()))(jax.tree.leaves(records.rows)[0], ())
         )
+    # Sums of int64 wrap around, on a device as here.
     with np.errstate(over="ignore"):
         devices = np.arange(records.mesh.size, dtype=np.int64)[:, None]
         expected = made_up(devices, np.arange(numbers, dtype=np.int64)).sum(axis=0)
@@ -260,6 +266,7 @@ def replicate(tree: PyTree, records: PyTree) -> PyTree:
         return jax.device_put(tree, sharding)
 
     def copied(leaf: Array) -> Array:
+        # NumPy holds the words of a key, but no key.
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             implementation = jax.random.key_impl(leaf)
             return jax.random.wrap_key_data(copied(jax.random.key_data(leaf)), impl=implementation)
@@ -294,10 +301,12 @@ def put(examples: PyTree, mesh: Mesh | None) -> PyTree:
     sharding = NamedSharding(mesh, P(AXIS))
 
     def spread(leaf: Any) -> Array:
+        # What float64 becomes without x64, on several devices as on one.
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
 
         def part(index: Any) -> np.ndarray:
             start, stop = index[0].start or 0, index[0].stop
+            # A warning of an overflow would tell that such a record is there.
             with np.errstate(all="ignore"):
                 # A process is asked for the shares of its own devices, and reads no others.
                 rows = np.asarray(leaf[start : min(stop, n)]).astype(dtype, copy=False)

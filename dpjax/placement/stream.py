@@ -49,6 +49,7 @@ class Streamed:
             lambda token, start: _READERS[int(token[0])].chunk(int(start), rows),
             self._shapes(rows),
             *place,
+            # Runs under vmap ask one after the other: the reader serves one chunk at a time.
             vmap_method="sequential",
         )
 
@@ -124,6 +125,7 @@ class _Reader:
         leaves = self._unused(rows)
         for leaf, out in zip(self._leaves, leaves, strict=True):
             with np.errstate(all="ignore"):
+                # Memory is used again: past the last record it holds rows of an earlier chunk.
                 out[leaf.read(start, out) :] = 0
         return leaves
 
@@ -141,6 +143,7 @@ class _Reader:
         try:
             return read()
         except BaseException as error:
+            # Kept, since JAX wraps what a callback raises in an error of its own.
             self.failed = error
             raise
 
@@ -226,6 +229,7 @@ def open_readers(records: PyTree) -> Iterator[None]:
         with _without_traces():
             yield
     except Exception as error:  # of a class that depends on when JAX notices
+        # All reads went well, so that the error is not of the records.
         if (failed := _READERS[token].failed) is None:
             raise
         raise OSError(

@@ -135,14 +135,17 @@ def facts_of(solution: Any) -> Facts:
         relation=solution.event.relation,
         releases=solution.event.releases,
         steps=steps,
+        # A file may hold any integer.
         status=Status(int(solution.status)) if int(solution.status) in set(Status) else None,
         answers=dict(_answers(solution)),
         certificate=certificate_fields(solution.certificate),
+        # A file has no evidence to judge a training by.
         remarks=() if saved else tuple(solution.remarks),
         coefficients=_or_none(lambda: solution.coefficients(_CONFIDENCE)),
         preprocessing=solution.preprocessing,
         classes=_or_none(lambda: solution.class_names),
         parameters=sum(map(np.size, jax.tree.leaves(solution.params))),
+        # The steps that were not taken are NaN.
         history={name: np.asarray(held, np.float64)[:steps] for name, held in history.items()},
     )
 
@@ -182,6 +185,7 @@ def certificate_fields(certificate: Any) -> dict[str, Any] | None:
     """Returns the fields of a certificate as numbers and words, of a batch as lists of numbers."""
     if certificate is None:
         return None
+    # A saved one is a dictionary already.
     fields = certificate if isinstance(certificate, dict) else dataclasses.asdict(certificate)
     return {
         name: value if value is None or isinstance(value, str) else np.asarray(value).tolist()

@@ -116,6 +116,7 @@ def _page(facts: Facts, title: str, model: str, exact: dict[str, float]) -> str:
         coefficients=rows,
         scale=scale,
         pictured=pictured,
+        # One step is no curve.
         pictures=list(_curves(facts)) if pictured and facts.steps > 1 else [],
         command=shlex.join(command),
         guarantee=_unfilled(facts.guarantee),
@@ -145,6 +146,7 @@ def _numbers(facts: Facts) -> Iterator[tuple[str, str]]:
 
 def _coefficients(held: Coefficients, pictured: bool) -> tuple[list[dict[str, Any]], str]:
     """Returns rows of numbers, their intervals and pictures, and the numbers of the scale."""
+    # A name has a coefficient for each class.
     shown = _MOST // len(held.classes or ("",))
     rows, effects = [], []
     for (name, per, values, ends), span in list(zip(held.rows(), held.spans, strict=True))[:shown]:
@@ -210,6 +212,7 @@ def breakable(name: str) -> Markup:
     >>> str(breakable("soil_type=<1>"))
     'soil_<wbr>type=<wbr>&lt;1&gt;'
     """
+    # Escaped first, so that <wbr> is the only markup in it.
     return Markup(re.sub(r"([_.=:/])(?=.)", r"\1<wbr>", str(escape(printable(name)))))
 
 

@@ -33,6 +33,7 @@ def effects(
     """
     ends = [end for value, interval in values for end in (value, *(interval or ()))]
     finite = [0.0, *(end for end in ends if np.isfinite(end))]
+    # Effects that are all 0 would leave the axis without a width.
     room = 0.04 * (max(finite) - min(finite)) or 1.0
     limits, rows = (min(finite) - room, max(finite) + room), []
     with _axes(2.6, 0.24, (0, 0, 1, 1)) as axes:
@@ -77,6 +78,7 @@ def curves(
             marker = "o" if len(steps) <= _MARKED else ""
             axes.plot(steps, held, dashes, color=color, marker=marker, markersize=4, linewidth=1.8)
         low, high = heights.min(), heights.max()
+        # A margin is a factor on a logarithmic axis; a curve of one value needs one too.
         ratio = max((high / low) ** 0.04, 1.1) if logarithmic else 0.0
         axes.set_yscale("log" if logarithmic else "linear")
         axes.set_ylim((low / ratio, high * ratio) if logarithmic else (0, 1.04 * high))

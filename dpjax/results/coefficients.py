@@ -218,7 +218,9 @@ def _of_columns(scale: Preprocessing) -> _Scale:
     # A change of 1 in the scaled label is half of its declared range.
     middle, top = scale.unscale_labels(np.array([0.0, 1.0]))
     matrix = (top - middle) * np.stack([*effects, constant])
+    # A scaled prediction of 0 is the middle of the label's range, which the intercept holds.
     offset = np.append(np.zeros(len(effects)), middle)
+    # No column has a range that the intercept could span.
     spans.append(np.nan)
     return _Scale((*names, _INTERCEPT), (*per, ""), np.array(spans), _OF_COLUMNS, matrix, offset)
 

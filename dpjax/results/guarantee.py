@@ -46,6 +46,7 @@ class Guarantee(str):
 def split_warning(text: str) -> tuple[str, str]:
     """Returns why a guarantee may not be relied on, or nothing, and what it claims."""
     lines = text.splitlines(keepends=True)
+    # Without a claim all of it is text, and nothing a warning.
     at = next((i for i, line in enumerate(lines) if _CLAIM in line), 0)
     return "".join(lines[:at]).strip(), "".join(lines[at:])
 
@@ -112,6 +113,7 @@ def _spent(algorithm: Algorithm) -> dict[str, Any]:
     spent, drawing = epsilon(event, delta, algorithm.relation, accountant), 0.0
     if event.noise_draws:
         exact = epsilon(event.with_exact_noise, delta, algorithm.relation, accountant)
+        # Each is computed with an error of its own: their difference may fall below the charge.
         drawing = max(spent - exact, charge(event.noise_draws).epsilon)
     return {"epsilon": spent, "delta": delta, "drawing_charge": drawing}
 
@@ -126,6 +128,7 @@ def _facts(event: Event, data_size: int) -> dict[str, Any]:
         "n": data_size,
         "relation": event.relation,
         "releases": releases,
+        # A search lists its first training, the one that it releases, and charges all.
         "answers": [answer for release in releases for answer in _answers(release, 1)],
         "mechanisms": list(dict.fromkeys(answer.mechanism for answer in answers)),
         "law": law,
@@ -149,6 +152,7 @@ def _law(event: Event) -> str:
         return "gaussian"
     lossless = all(release.is_lossless for release in event.releases)
     for release in event.releases:
+        # A class that overrides it adds up losses by a law of its own, and gives its name.
         if lossless or type(release).whole_epsilon is not Release.whole_epsilon:
             return release.mechanism
     return "composed"
@@ -158,6 +162,7 @@ def _answers(release: Release, trainings: int | None = None) -> Iterator[Release
     """Yields a release, or those that it is made of, of a search those of its first trainings."""
     for parts in getattr(release, "trainings", (release.parts(),))[:trainings]:
         for part in parts:
+            # A release that is made of no others is its own only part.
             yield from (part,) if part is release else _answers(part)
 
 
@@ -190,6 +195,7 @@ def _filled(line: str) -> str:
         COLUMNS,
         initial_indent=first,
         subsequent_indent=next_,
+        # A hyphen may be a part of a name or an option, to be found and copied whole.
         break_on_hyphens=False,
     )
 

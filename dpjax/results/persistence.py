@@ -82,6 +82,7 @@ class SavedSolution(Predictions, HasCard):
 
     def guarantee(self) -> Guarantee:
         """Returns what the releases in the file recount to, and the text that the file claims."""
+        # The text is the file's own and could claim anything: the recounted epsilon comes first.
         what, warning_and_text = self.description, split_warning(printable(self.text))
         name, recounted = printable(what.algorithm), ceil(self.epsilon(what.delta))
         first = (
@@ -193,6 +194,7 @@ def load(path: str | os.PathLike) -> SavedSolution:
         # Data alone, as is JSON: nothing of a file is run.
         content: Any = serialization.msgpack_restore(raw)
         if content["format"] != _FORMAT:
+            # Caught below, as everything is that shows another kind of file.
             raise KeyError
         del content["format"]
         releases = tuple(Release.from_fields(r) for r in json.loads(content.pop("releases")))
@@ -244,6 +246,7 @@ def _check(saved: SavedSolution) -> None:
     if claim is not None:
         bounds = Certificate(**claim)
         for bound in (bounds.gradient_norm_upper, bounds.min_eigenvalue_lower, bounds.beta):
+            # Raises for what is no single number, which a page could not print.
             _ = None if bound is None else float(np.asarray(bound))
     for name in ANSWERS:
         if getattr(saved, name) is not None:
@@ -254,6 +257,7 @@ def _check(saved: SavedSolution) -> None:
     _validate.positive_int("steps", what.steps)
 
 
+# A card, a guarantee and a page all ask for the same number.
 @functools.lru_cache(maxsize=8)
 def _recounted(event: Event, delta: float, accountant: str) -> float:
     return epsilon(event, delta, event.relation, accountant)

@@ -63,6 +63,7 @@ class Score:
     def features(self, parameters: int) -> int:
         """Returns the number of features of a row, for so many parameters."""
         if self.kind == "two-layer":
+            # Each hidden unit has a weight for each feature, and one for its output.
             return parameters // self.hidden - 1
         return parameters // max(self.classes, 1)
 
@@ -76,6 +77,7 @@ class Score:
     def decide(self, scores: np.ndarray) -> np.ndarray:
         """Returns the code of a label, or the number, for each row, (n,)."""
         if self.kind == "classes":
+            # Codes are floats, as `encode_labels` returns them.
             return np.argmax(scores, axis=1).astype(float)
         return scores if self.kind == "numbers" else np.where(scores >= 0, 1.0, -1.0)
 
@@ -166,6 +168,7 @@ class Predictions:
             return ()
         declared = None if self.preprocessing is None else self.preprocessing.classes
         if declared is None:
+            # Trained on arrays: the codes of the classes are all that is known of them.
             declared = range(score.classes) if score.classes else (-1, 1)
         return tuple(map(str, declared))
 
@@ -221,6 +224,7 @@ class Predictions:
         if not np.isfinite(np.asarray(self.params)).all():
             raise ValueError("the parameters are not finite, so they predict nothing: train again.")
         rows = training_rows(x, self.preprocessing)
+        # Without a preprocessing a table comes back as it is.
         if has_columns(rows):
             raise ValueError(NO_COLUMNS)
         rows = np.asarray(rows)
@@ -250,6 +254,7 @@ class Predictions:
         classes = None if self.preprocessing is None else self.preprocessing.classes
         if score.kind == "numbers" and self.preprocessing is not None:
             return self.preprocessing.unscale_labels(codes)
+        # More than two classes without names are numbers from 0; two are decoded to -1 and +1.
         if score.kind == "numbers" or (score.kind == "classes" and classes is None):
             return codes
         return decode_labels(codes, classes)
@@ -338,6 +343,7 @@ def predict_table(model: Predictions, table: Any, *, probabilities: bool = False
         source = open_features(table, scale.columns)
         size, blocks = source.size, scale.blocks(source)
     else:
+        # A name stands for published declarations, all but the intercept.
         data = load(table, intercept=scale.intercept)
         rows = np.asarray(training_rows(data, scale))
         size = data.size
@@ -351,6 +357,7 @@ def _predicted(
     known = np.logical_and.reduce(np.isfinite(rows), axis=1)
     # Not left out: blocks of one length compile once.
     filled = np.where(known[:, None], rows, np.float32(0))
+    # A Dataset of this preprocessing is scaled: so its rows are not scaled again.
     data = Dataset(filled, np.zeros(len(rows), np.float32), preprocessing=scale)
     chances = model.predict_proba(data) if probabilities else None
     return PredictedRows(model.predict(data), chances, known)

@@ -54,6 +54,7 @@ def describe(algorithm: Algorithm, unit: str) -> Description:
         objective=algorithm.objective.name,
         unit=f"{unit} with all its records" if grouped else unit,
         records=algorithm.queries[0].data_size,
+        # A leaf, so that it is an array once a compiled program has returned the algorithm.
         delta=float(np.asarray(algorithm.declared.delta)),
         steps=int(algorithm.steps),
     )
@@ -99,6 +100,7 @@ class Solution(Predictions, HasCard):
     accuracy: Array | None = None
     counted: Array | None = None
     error_bars: ErrorBars | None = None
+    # Static, as words and flags are no leaves that JAX could map over.
     unit: str = static(default="row")
     reproducible: bool = static(default=False)
     preprocessing: Preprocessing | None = static(default=None)
@@ -136,6 +138,7 @@ class Solution(Predictions, HasCard):
 
         Privacy: post-processing, see ``results.remarks``.
         """
+        # `settled` drops a certificate that overflowed, and leaves its parameters.
         unbounded = self.certificate is None and self.certified_params is not None
         evidence = (self.evidence, self.steps, unbounded)
         if self.counted is not None:
@@ -178,6 +181,7 @@ class Solution(Predictions, HasCard):
 
     def _score(self) -> Score:
         score = score_of(self.algorithm.objective)
+        # A network is code of the user's own, which a solution does not hold.
         if not score.kind:
             raise ValueError(
                 f"a solution of {self.algorithm.objective.name} has no prediction rule: call your "
@@ -194,6 +198,7 @@ class Solution(Predictions, HasCard):
             return ceil(algorithm.epsilon())
 
         rows = (
+            # By the shape of the steps: a batch, or a trace, has no single epsilon to print.
             ("epsilon", number(self.steps, lambda _: of_event(algorithm, epsilon))),
             ("delta", number(algorithm.declared.delta, lambda delta: ceil(float(delta)))),
             ("relation", algorithm.relation),
@@ -218,6 +223,7 @@ def settled(
     leaves = jax.tree.leaves(solution.certificate)
     # Of a batch, or while tracing, they stay.
     if not any(isinstance(leaf, Tracer) or np.ndim(leaf) for leaf in leaves):
+        # A bound that overflowed certifies nothing; `remarks` says that there was one.
         certificate = solution.certificate if np.isfinite(leaves).all() else None
         solution = dataclasses.replace(solution, certificate=certificate)
     return dataclasses.replace(solution, reproducible=reproducible, preprocessing=scale, part=part)
