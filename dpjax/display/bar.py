@@ -1,9 +1,11 @@
 """The one progress bar: live on a terminal, a line in a notebook, elsewhere a line a minute."""
 
 import contextlib
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO, cast
 
 from rich import progress as _rich
@@ -27,7 +29,8 @@ class Bar:
         minute; False nowhere.
 
     The stream is the ``sys.stderr`` of the moment when the bar is made. Whatever that stream does,
-    nothing is raised: a bar that cannot be drawn must not cost the result.
+    nothing is raised: a bar that cannot be drawn must not cost the result. Ctrl-C is: of one that
+    was lost, the next ``update`` or ``advance`` raises ``KeyboardInterrupt``.
 
     >>> with Bar("DP-TR", 32, shown=False) as bar:
     ...     bar.update(4, "DP-TR, epsilon 1 in all")
@@ -36,6 +39,8 @@ class Bar:
 
     def __init__(self, title: str, total: int, *, shown: bool | None = None, keep: bool = True):
         self._stream, self._keep = _Stream(sys.stderr), keep
+        self._handler: Callable[..., Any] | None = None
+        self._interrupted = False
         notebook, terminal = _is_notebook(sys.stderr), self._stream.isatty()
         self._shown = (notebook or terminal) if shown is None else shown
         self._seconds = _NOTEBOOK_SECONDS if notebook else _LOG_SECONDS
@@ -68,10 +73,28 @@ class Bar:
             self._drawn -= self._seconds
 
     def __enter__(self) -> "Bar":
+        before = signal.getsignal(signal.SIGINT)
+        # Python sets handlers in its main thread alone; a caller that ignores Ctrl-C stays so.
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            self._handler = before
+            signal.signal(signal.SIGINT, self._note)
         self._begin()
         return self
 
+    def _note(self, number: int, frame: Any) -> None:
+        # What is raised inside of JAX's callback of the garbage collector Python prints and drops,
+        # and in a loop that collects often that is where most signals arrive.
+        self._interrupted = True
+        assert self._handler is not None
+        self._handler(number, frame)
+
+    def _check(self) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
+
     def __exit__(self, *error: object) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
         if self._live:
             self._progress.stop()
         elif self._shown and self._keep:
@@ -83,11 +106,13 @@ class Bar:
         """Moves the bar to ``completed``, and says something else if there is a description."""
         self._progress.update(self._task, completed=completed, description=description)
         self._draw()
+        self._check()
 
     def advance(self, more: float, description: str | None = None) -> None:
         """Moves the bar by ``more``, and says something else if there is a description."""
         self._progress.update(self._task, advance=more, description=description)
         self._draw()
+        self._check()
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:

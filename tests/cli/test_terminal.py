@@ -281,6 +281,22 @@ def seen_through(shown, names):
 # In process.
 
 
+def test_a_ctrl_c_that_was_dropped_is_raised_by_the_next_update():
+    """JAX's callback of the garbage collector runs often, and Python drops what it raises."""
+    before = signal.getsignal(signal.SIGINT)
+    with bar.Bar("DP-TR", 3, shown=False) as shown:
+        shown.advance(1)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            shown.advance(1)
+        with pytest.raises(KeyboardInterrupt):
+            shown.update(2)
+    assert signal.getsignal(signal.SIGINT) is before
+    with bar.Bar("DP-TR", 3, shown=False) as shown:
+        shown.advance(1)
+
+
 @pytest.mark.parametrize("seconds", [0.3, 5.0, 60.0])
 def test_a_slow_training_is_asked_for_one_step_at_a_time(seconds, monkeypatch):
     clock = [0.0]
