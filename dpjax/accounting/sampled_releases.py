@@ -109,6 +109,8 @@ class PoissonRelease(BatchRelease):
                 "accountant='pld', relation='zero_out', or batches of fixed size."
             )
         integer, divergences = orders == np.floor(orders), np.empty(len(orders))
+        # At whole orders dp_accounting adds a finite sum; at others its series may fail, see
+        # ``_fractional``.
         if integer.any():
             accountant = dp_accounting.rdp.RdpAccountant(orders[integer].tolist())
             divergences[integer] = accountant.compose(self.dp_event).rdp
@@ -207,6 +209,7 @@ class SinglePassRelease(Release):
                 f"queries there are; got count={self.count}."
             )
         for part in self.disjoint_parts:
+            # Less than it has may be claimed, more would be accounted as less loss.
             if self.noise_multiplier > part.noise_multiplier:
                 raise ValueError(
                     f"{self.name!r} claims more noise than its part {part.name!r} has; build it "
@@ -273,6 +276,7 @@ def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
         largest_loss,
         name=name,
         components=tuple(component for part in parts for component in part.components),
+        # All parts draw noise, though a record pays for the loss of one alone.
         noise_draws=sum(part.count * part.noise_draws for part in passes),
         disjoint_parts=tuple(passes),
     )
@@ -287,7 +291,9 @@ def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:
     unsampled = orders * mu**2 / 2
     if mu > 8:  # sampling never loses privacy, so this is a bound; there is little to gain
         return unsampled
+    # A tenth of the scale on which the integrand changes.
     step = 0.1 * min(1.0, 1 / mu)
+    # At order a it peaks at a mu at most, and 12 deviations beyond that nothing is left.
     x = np.arange(-12.0, 12.0 + orders.max() * mu, step)
     ratio = np.logaddexp(np.log1p(-q), np.log(q) + mu * x - mu**2 / 2)
     terms = orders[:, None] * ratio - x**2 / 2

@@ -206,6 +206,7 @@ ENTRIES: tuple[Entry, ...] = (
         scenario=Scenario(
             settings=_HALVES | {"steps": 5, "step_size": 1.0, "acknowledge_weak_delta": True},
             data_size=10,
+            # Ball noise leaks by delta alone, which an attack of few runs must be able to see.
             delta=0.3,
         ),
     ),

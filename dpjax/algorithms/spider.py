@@ -108,6 +108,7 @@ class Spider(base.Algorithm):
         (release,) = self.estimate.event(1).releases
         if self.score is not None:
             (scores,) = self.score.event(1).releases
+            # The scores read records of their own, so only the larger loss of the two counts.
             release = parallel("single_pass", (release, scores))
         return Event((release,), self.relation)
 
@@ -124,6 +125,7 @@ class Spider(base.Algorithm):
         names = "used", "leaf", "count", "newest", "span_start", "chosen"
         return SpiderState(
             params=params,
+            # The first step asks for the gradient itself, so that no difference is taken from here.
             previous=params,
             estimate=jax.tree.map(jnp.zeros_like, wide),
             drift=jnp.array(jnp.inf, dtype),
@@ -131,6 +133,7 @@ class Spider(base.Algorithm):
             size=jnp.asarray(self.estimate.batch_size, jnp.int32),
             segment=zero - 1,  # the first step opens segment 0
             escape=self.escape.init(params),
+            # Slots that no iterate fills hold the start, and are never chosen.
             candidates=jax.tree.map(lambda w: jnp.broadcast_to(w, (k, *w.shape)), params),
             scores=Scores(jnp.zeros(k, dtype), jnp.zeros(k, dtype)),
             **dict.fromkeys(names, zero),

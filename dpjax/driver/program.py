@@ -150,9 +150,12 @@ def _trained(
     """Prepares a training and runs ``program`` on it."""
     training = prepare(algorithm, data, root_key(key, seed), params, seeded=seed is not None)
     assert training.key is not None
+    # A run that fails has returned nothing, so its key is given back.
     with training.open_readers(), claimed(training.key, ADVICE):
         records = training.records
         start_at = replicate((training.key, training.params), records)
+        # Within the claim and the open readers: JAX returns before it has computed, and what fails
+        # on a device is raised when the result is fetched.
         result, solution = to_host(
             program(algorithm, records, *start_at, *more, **training.unit_of_privacy)
         )
@@ -185,5 +188,7 @@ def _follow(
         carry = advance(bound, carry, step)
         return carry, algorithm.iterate(carry.state)
 
+    # The loop of ``solve`` in stretches. Keys follow the number of the step, so the noise is the
+    # same.
     carry, seen = jax.lax.scan(until, start(bound, params), at)
     return seen, finish(bound, advance(bound, carry, algorithm.steps), unit, unit_rows)

@@ -105,14 +105,20 @@ def run(
     training = prepare(algorithm, data, root, params, seeded=seed is not None)
     kept = resume.RunFiles(checkpoint, ledger, label, part).named(training.data)
     with training.open_readers(), resume.journal(training, kept) as journal:
+        # A resumed run's key is the checkpoint's, which alone knows whether a seed was behind it.
         training = dataclasses.replace(training, reproducible=journal.reproducible)
         start_at = replicate((journal.key, training.params), training.records)
         bound, carry = _start(algorithm, training.records, *start_at)
+        # By name, as the resumed part of a run may claim the key of the first again.
         with claimed(journal.key, ADVICE, owner=journal.run_id):
+            # After this the intent is on the disk, and only then may a step ask.
             carry = journal.begin(carry)
         carry = _walked(training, bound, carry, journal, progress, watch)
+        # What the end asks depends on this carry and the key alone: interrupted, it is asked again
+        # with the same noise.
         journal.end(carry)
         solution = to_host(loop.finish(bound, carry, **training.unit_of_privacy))
+        # JAX returns before it has computed; a run is complete when it has.
         jax.block_until_ready(solution)
         journal.complete()
     if int(solution.status) == Status.NOT_FINITE:
@@ -134,11 +140,15 @@ def _walked(
     watched = _Watched(bound.algorithm, watch)
     begun = time.monotonic()
     with Bar(watched.words(carry), steps, shown=shown) as bar:
+        # ``done`` stays below ``until`` where a stopping rule has ended the run, and so does the
+        # loop.
         pace, done, until = _Pace(steps, watched.steps), int(carry.step), 0
         while until <= done < steps:
+            # Clocks differ between processes, and all must enter the loop up to the same step.
             until = training.team.from_first(functools.partial(pace.next, done))
             carry = _advance(bound, carry, until)
             try:
+                # Reading the step waits for the device, so it is mostly here that Ctrl-C arrives.
                 done = int(carry.step)
             except KeyboardInterrupt:
                 # JAX stops waiting, and not what it waits for: an end of Python amid it may crash.
@@ -181,6 +191,8 @@ class _Pace:
     """After which steps the host looks: evenly for the bar, where one watches, and for Ctrl-C."""
 
     def __init__(self, steps: int, watched: frozenset[int]):
+        # A piece ends where somebody watches, so that the iterate shown is the one after that very
+        # step.
         self._stops = sorted({*watched, steps})
         self._most = max(1, -(-steps // _UPDATES))
         self._piece, self._asked = 1, time.monotonic()

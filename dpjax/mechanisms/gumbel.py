@@ -54,8 +54,11 @@ def noisy_argmax(
     with jax.enable_x64(True):
         noise = standard_gumbel(key, scores.shape)
         unit = lattice.scale_of(scale)
+        # Scores and noise as two integers each, the upper digits first, which add without rounding.
         grids, rest = lattice.split(scores, unit.exponent)
         rest = rest + lattice.in_units(noise, unit, FRACTION)
+        # With rests of one sign, scores are ordered by their upper digits, and then by the lower
+        # ones.
         grids, rest = lattice.carried(grids, rest)
         leading = scores.leading if isinstance(scores, Expansion) else scores
         usable = jnp.isfinite(leading)

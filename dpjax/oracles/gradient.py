@@ -24,6 +24,7 @@ class GradientQuery(Query):
     clip_norm: Array | float
 
     name = "gradient"
+    # Subclasses keep it: the key already differs by their name, see ``step_key``.
     purpose = "gradient"  # pyright: ignore[reportAssignmentType]
     sums_units = True
 

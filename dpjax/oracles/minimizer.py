@@ -66,6 +66,8 @@ class MinimizerQuery(ValueQuery):
     @property
     def sensitivity(self) -> Array | float:
         """How far one record moves the minimum, and how far from it the answers may start."""
+        # Without the rounding of sums: what rounding keeps the solver from is part of
+        # ``distance_bound``.
         exact = self.sampler.scale(self.bound(), self.relation)
         slope, smoothness, _ = self.objective.constants  # pyright: ignore
         mu = strength_of(self.objective)
