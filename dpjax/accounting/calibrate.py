@@ -65,7 +65,8 @@ def calibrate(
         spent = events.epsilon(make_event(scale), budget.delta, budget.relation, accountant)
         return spent <= budget.epsilon
 
-    # Bracketed within a factor of 2: with far too little noise the grid of a privacy loss is huge.
+    # Bracketed within a factor of 2, because far too little noise needs a very large grid of
+    # losses.
     high = 1.0
     while not fits(high):
         high *= 2
@@ -91,7 +92,7 @@ def calibrate(
         bracket_interval=dp_accounting.ExplicitBracketInterval(math.log(low), math.log(high)),
         tol=1e-9,
     )
-    # The search may end just below: what is returned is checked itself, and its rounding with it.
+    # The search may end slightly below: the rounded scale is checked before it is returned.
     scale, step = round_up(math.exp(log_scale)), 1e-7
     while not fits(scale):
         # The grids of sampled events differ a little between scales: the step must outgrow that.

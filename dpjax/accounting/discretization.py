@@ -95,8 +95,8 @@ def connect_dots(
 ) -> PrivacyLossDistribution:
     """Returns the distribution of the loss on the grid, with an extra mass ``atom`` at loss 0."""
     left = (intervals.low + np.arange(len(intervals.upper))) * gap
-    # The mass m of an interval is divided such that the other distribution keeps its total too: (m
-    # - up) e^-left + up e^-(left + gap) = lower.
+    # Of an interval's mass m, ``up`` goes to the right end such that the other distribution keeps
+    # its mass: (m - up) e^-left + up e^-(left + gap) = lower.
     with np.errstate(over="ignore", invalid="ignore"):
         up = (intervals.upper - intervals.lower * np.exp(left)) / -np.expm1(-gap)
     # Where the other distribution has no mass left the loss is rounded up.

@@ -41,7 +41,7 @@ class Event:
 
     def __post_init__(self):
         _validate.choice("relation", self.relation, _budget.RELATIONS)
-        # Events are keys of caches, so they must be hashable whatever sequence was passed.
+        # A tuple, because events are keys of caches and must be hashable.
         object.__setattr__(self, "releases", tuple(self.releases))
         if not self.releases:
             raise ValueError("an event needs at least one release.")
@@ -180,7 +180,7 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
 
 @functools.lru_cache(maxsize=4096)
 def _exact_epsilon(event: Event, delta: float, accountant: str) -> float:
-    # A kind whose losses compose with no others, such as a search, accounts for the event itself.
+    # A kind that does not compose, such as a search, accounts for the whole event itself.
     for release in event.releases:
         spent = release.whole_epsilon(event.releases, event.relation, delta, accountant)
         if spent is not None:
@@ -224,7 +224,7 @@ def _exact_deltas(event: Event, epsilons: np.ndarray, scale: float) -> np.ndarra
     if not event.is_gaussian:
         return _sampled.pld_deltas(event.releases, event.relation, epsilons, scale)
     mu = event.gaussian_mu / scale
-    # In the logarithm, since e^epsilon overflows where the tail that it multiplies vanishes.
+    # In the logarithm, because e^epsilon overflows where the tail underflows.
     below = np.exp(epsilons + special.log_ndtr(-epsilons / mu - mu / 2))
     return np.maximum(special.ndtr(-epsilons / mu + mu / 2) - below, 0.0)
 

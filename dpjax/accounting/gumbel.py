@@ -52,8 +52,7 @@ class SelectionRelease(Release):
 
     @property
     def growing_charge(self) -> float:
-        # All of it is in ``constant_charge``: beyond its pure epsilon a selection's charge grows no
-        # further.
+        # ``constant_charge`` has all of it: beyond the pure epsilon the charge grows no further.
         return 0.0
 
     @property
@@ -74,7 +73,7 @@ class SelectionRelease(Release):
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
         """Returns the bound of Cesar and Rogers (2021) for log-ratios of this range."""
-        # The smaller of two bounds at order a: a r^2 / 8, that of zCDP, and r, the pure epsilon.
+        # The smaller of two bounds at order a: a r^2 / 8 (zCDP), and r, the pure epsilon.
         return np.minimum(orders * self.pure_epsilon / 8, 1.0) * self.pure_epsilon
 
     @property

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from dpjax import _durable
 
-# Stands for the hash of the line before the first.
+# Stands for the hash of a line before the first.
 _FIRST = "0" * 64
 
 
@@ -111,14 +111,14 @@ class HashChainFile:
         self._path = pathlib.Path(path)
         self._process = os.getpid()
         self._lock = threading.Lock()
-        # O_EXCL: of two processes that declare a budget in one file, one must fail.
+        # O_EXCL: if two processes declare a budget in one file, one must fail.
         new = 0 if first is None else os.O_CREAT | os.O_EXCL
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | new, 0o666)
         # Runs when the object goes, and before the interpreter takes its modules apart.
         self._let_go = weakref.finalize(self, os.close, self._descriptor)
         _OPEN.add(self)
         try:
-            # Locked before it is read, so that no line of another writer is missed.
+            # Lock before reading, so that no other writer's line is missed.
             if not _durable.lock(self._descriptor):
                 raise LedgerError(
                     f"{path} is being written by another run; wait for it, or close the other "
@@ -130,7 +130,7 @@ class HashChainFile:
                 _durable.sync_folder(self._path.absolute().parent)
                 return
             self.chain = read(path)
-            # Without one whole line this is no ledger, and what it is stays as it was.
+            # A file without one whole line may not be a ledger, and is left unchanged.
             if self.chain.torn and self.chain.lines:
                 os.ftruncate(self._descriptor, self.chain.size)
                 os.fsync(self._descriptor)
@@ -179,7 +179,7 @@ class HashChainFile:
                 "`dpjax ledger verify` says whether it is whole."
             )
         added = line(content, written.head)
-        # The last line lost its newline to a crash, see ``parse``.
+        # A crash took the newline of the last line, see ``parse``.
         if written.size and os.pread(descriptor, 1, written.size - 1) != b"\n":
             added = b"\n" + added
         head = _digest(added.strip(b"\n"))
@@ -245,7 +245,7 @@ def _unseal(raw: bytes, previous: str) -> dict[str, Any] | None:
 
 
 def _dump(content: dict[str, Any]) -> bytes:
-    # One spelling only, as lines are compared byte for byte; NaN has none in JSON.
+    # One spelling, because lines are compared byte for byte; JSON has none for NaN.
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 

@@ -207,7 +207,7 @@ class Release:
         Raises:
           ValueError: if none is known.
         """
-        # Subclasses inherit this method, and must not inherit a Gaussian's divergence with it.
+        # A subclass inherits this method, and must not inherit a Gaussian's divergence.
         if not self.is_gaussian:
             raise ValueError(f"no Renyi divergence is known for {self.mechanism} noise; use 'pld'.")
         return orders / (2 * self.noise_multiplier**2)
@@ -257,7 +257,7 @@ class Release:
                 f"{kind[1]!r}; import the module that defines it first."
             )
         kept = {name: _from_plain(value) for name, value in fields.items()}
-        # A named tuple, of which JSON has made a list.
+        # JSON has turned this named tuple into a list.
         quantity = Quantity(*kept.pop("quantity"))
         return _KINDS[kind](**kept, quantity=quantity)
 

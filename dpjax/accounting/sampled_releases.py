@@ -109,7 +109,7 @@ class PoissonRelease(BatchRelease):
                 "accountant='pld', relation='zero_out', or batches of fixed size."
             )
         integer, divergences = orders == np.floor(orders), np.empty(len(orders))
-        # At whole orders dp_accounting adds a finite sum; at others its series may fail, see
+        # At integer orders dp_accounting has a finite sum; elsewhere its series may fail, see
         # ``_fractional``.
         if integer.any():
             accountant = dp_accounting.rdp.RdpAccountant(orders[integer].tolist())
@@ -209,7 +209,7 @@ class SinglePassRelease(Release):
                 f"queries there are; got count={self.count}."
             )
         for part in self.disjoint_parts:
-            # Less than it has may be claimed, more would be accounted as less loss.
+            # Claiming less noise than a part has is safe; claiming more would understate the loss.
             if self.noise_multiplier > part.noise_multiplier:
                 raise ValueError(
                     f"{self.name!r} claims more noise than its part {part.name!r} has; build it "
@@ -276,7 +276,7 @@ def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
         largest_loss,
         name=name,
         components=tuple(component for part in parts for component in part.components),
-        # All parts draw noise, though a record pays for the loss of one alone.
+        # Every part draws noise, although a record pays for the loss of one part only.
         noise_draws=sum(part.count * part.noise_draws for part in passes),
         disjoint_parts=tuple(passes),
     )
@@ -293,7 +293,7 @@ def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:
         return unsampled
     # A tenth of the scale on which the integrand changes.
     step = 0.1 * min(1.0, 1 / mu)
-    # At order a it peaks at a mu at most, and 12 deviations beyond that nothing is left.
+    # At order a the integrand peaks at a mu or before; 12 deviations beyond it is negligible.
     x = np.arange(-12.0, 12.0 + orders.max() * mu, step)
     ratio = np.logaddexp(np.log1p(-q), np.log(q) + mu * x - mu**2 / 2)
     terms = orders[:, None] * ratio - x**2 / 2

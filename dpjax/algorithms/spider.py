@@ -108,7 +108,7 @@ class Spider(base.Algorithm):
         (release,) = self.estimate.event(1).releases
         if self.score is not None:
             (scores,) = self.score.event(1).releases
-            # The scores read records of their own, so only the larger loss of the two counts.
+            # The scores read separate records, so only the larger of the two losses counts.
             release = parallel("single_pass", (release, scores))
         return Event((release,), self.relation)
 
@@ -125,7 +125,7 @@ class Spider(base.Algorithm):
         names = "used", "leaf", "count", "newest", "span_start", "chosen"
         return SpiderState(
             params=params,
-            # The first step asks for the gradient itself, so that no difference is taken from here.
+            # The first step asks for the gradient itself, so nothing is differenced with the start.
             previous=params,
             estimate=jax.tree.map(jnp.zeros_like, wide),
             drift=jnp.array(jnp.inf, dtype),
@@ -133,7 +133,7 @@ class Spider(base.Algorithm):
             size=jnp.asarray(self.estimate.batch_size, jnp.int32),
             segment=zero - 1,  # the first step opens segment 0
             escape=self.escape.init(params),
-            # Slots that no iterate fills hold the start, and are never chosen.
+            # Unused slots hold the start, and are never chosen.
             candidates=jax.tree.map(lambda w: jnp.broadcast_to(w, (k, *w.shape)), params),
             scores=Scores(jnp.zeros(k, dtype), jnp.zeros(k, dtype)),
             **dict.fromkeys(names, zero),

@@ -65,7 +65,7 @@ def dp_sgd(
         rule=Steps(batch_step_size(objective, step_size, _FIRST), decay),
         outputs=output_rule(output, average_decay),
         name="DP-SGD",
-        # Also a smooth penalty that has an operator, which DP-GD would differentiate.
+        # Also if the penalty is smooth; DP-GD would differentiate it.
         proximal=hasattr(objective.regularizer, "prox"),
         **problem.plan(steps),
     )

@@ -57,7 +57,7 @@ class SubspaceTrustRegion(base.SingleQueryAlgorithm):
         if 8 * self.subspace_dimension > self.dimension:
             return jnp.linalg.qr(rows.T)[0].T
         # So few Gaussian rows are nearly orthogonal: this is as exact, and several times faster.
-        # Twice: the second Cholesky factor removes what rounding left of the first.
+        # Cholesky QR twice: the second pass removes the rounding error of the first.
         for _ in range(2):
             root = jnp.linalg.cholesky(jnp.matmul(rows, rows.T, precision="highest"))
             rows = jax.scipy.linalg.solve_triangular(root, rows, lower=True)

@@ -76,8 +76,7 @@ class Folder:
             )
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(mode=_durable.PRIVATE_FOLDER)
-            # The folder's own name must last too, or a power cut loses the files that are synced in
-            # it.
+            # Sync the folder's name too, or a power cut loses the files that were synced inside it.
             _durable.sync_folder(self.path.absolute().parent)
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -87,7 +86,7 @@ class Folder:
                 "be one."
             ) from error
         self._descriptor: int | None = descriptor
-        # Of what is open, not of the path, which may come to name another folder meanwhile.
+        # Check the open folder, not the path, which may name another folder by now.
         self._check_private(os.fstat(descriptor))
         if not _durable.lock(self._descriptor):
             self.close()
@@ -122,7 +121,8 @@ class Folder:
             if hashlib.sha256(raw[32:]).digest() != raw[:32]:
                 raise KeyError
             content: Any = serialization.msgpack_restore(raw[32:])
-            # Before the other fields, which another version may have written otherwise.
+            # Checked before other fields are read, which another version may have written
+            # differently.
             if content["format"] != _FORMAT:
                 raise ResumeMismatch(
                     f"the checkpoint in {self.path} was made by another dpjax, whose sums or "
@@ -141,7 +141,7 @@ class Folder:
                 manifest=manifest,
             )
         except ResumeMismatch:
-            # It is a ValueError too, which the next clause would report as damage.
+            # It is a ValueError too, and the next clause would report damage.
             raise
         except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
             raise ValueError(
@@ -168,7 +168,7 @@ class Folder:
         # A run's manifest never changes, so it can be older than the state but not another's.
         if not holds_run(self.path):
             _durable.replace_private(self.path / _MANIFEST, described)
-        # The state comes last, since its presence is what ``holds_run`` takes for a run.
+        # The state is written last, because ``holds_run`` looks for it.
         _durable.replace_private(self.path / _STATE, hashlib.sha256(packed).digest() + packed)
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ def own_key(key: Array, algorithm: Algorithm, examples: PyTree, params: Params) 
     Privacy: secret like the root key.
     """
     examples = shares(examples)
-    # Numbers may be traced, and enter the key inside the program; only structure is hashed here.
+    # The numbers may be traced; ``training_key`` reads them inside the program.
     structure = jax.tree.map(lambda leaf: None, algorithm)
     chosen = configuration(structure, examples, params)
     return training_key(key, algorithm, params, _with_program(chosen, algorithm, examples, params))
@@ -79,7 +79,7 @@ def _with_program(
 
 def _shape_alone(leaf: Any) -> jax.ShapeDtypeStruct:
     dtype = jnp.result_type(leaf)
-    # Whether a number came as a Python float or as an array must not change the digest.
+    # A Python float and an array of the same value must give the same digest.
     weak = jnp.ndim(leaf) == 0 and dtype != jnp.uint32 and jnp.issubdtype(dtype, jnp.number)
     return jax.ShapeDtypeStruct(jnp.shape(leaf), dtype, weak_type=weak)
 
@@ -121,7 +121,8 @@ def advance_always(bound: BoundAlgorithm, carry: Carry, rounds: Array | int) -> 
         live = (carry.step < _last(bound, bound.algorithm.steps)) & ~bound.algorithm.done(
             carry.state
         )
-        # Computed also where the run is over, and then dropped: the time must not tell which it is.
+        # Computed even after the run has ended, and then dropped, so that time does not reveal the
+        # end.
         after = _one_step(bound, carry)
         return jax.tree.map(lambda new, old: jnp.where(live, new, old), after, carry)
 
@@ -147,7 +148,7 @@ def _step_with_evidence(bound: BoundAlgorithm, step: Array, state: Any) -> tuple
     """
     ask = Asking(bound, step)
     state, info = bound.algorithm.step(ask.key, state, ask)
-    # Also where no answer gives evidence, as every step must return the same shape.
+    # The reshape keeps one shape for every step, also if no answer gives evidence.
     evidence = jnp.array(ask.evidence, jnp.float32).reshape(-1, 2)
     return state, (info, evidence)
 
@@ -156,7 +157,7 @@ def _step_with_evidence(bound: BoundAlgorithm, step: Array, state: Any) -> tuple
 def finish(bound: BoundAlgorithm, carry: Carry, unit: str, unit_rows: bool) -> Solution:
     """Returns the solution, certified at a step number that no iteration used."""
     algorithm, (history, evidence) = bound.algorithm, carry.history
-    # The step number that no iteration has, so that no noise is drawn a second time.
+    # No iteration has this step number, so no noise is drawn twice.
     ask = Asking(bound, jnp.array(algorithm.max_steps))
     state = algorithm.finalize(ask.key, carry.state, ask)
     certificate, certified_params = algorithm.certify(ask.key, state, ask, unit_rows)

@@ -150,12 +150,12 @@ def _trained(
     """Prepares a training and runs ``program`` on it."""
     training = prepare(algorithm, data, root_key(key, seed), params, seeded=seed is not None)
     assert training.key is not None
-    # A run that fails has returned nothing, so its key is given back.
+    # A run that raises has returned nothing, so its key is given back.
     with training.open_readers(), claimed(training.key, ADVICE):
         records = training.records
         start_at = replicate((training.key, training.params), records)
-        # Within the claim and the open readers: JAX returns before it has computed, and what fails
-        # on a device is raised when the result is fetched.
+        # Fetched inside the claim, with the readers open: JAX returns before it has computed, and
+        # reports errors of a device here.
         result, solution = to_host(
             program(algorithm, records, *start_at, *more, **training.unit_of_privacy)
         )
@@ -188,7 +188,6 @@ def _follow(
         carry = advance(bound, carry, step)
         return carry, algorithm.iterate(carry.state)
 
-    # The loop of ``solve`` in stretches. Keys follow the number of the step, so the noise is the
-    # same.
+    # The loop of ``solve`` in stretches; keys depend on the step number, so the noise is the same.
     carry, seen = jax.lax.scan(until, start(bound, params), at)
     return seen, finish(bound, advance(bound, carry, algorithm.steps), unit, unit_rows)

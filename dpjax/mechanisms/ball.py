@@ -65,7 +65,7 @@ def add_ball(
     dimension = sum(array.size for array in arrays)
     if dimension == 0:
         raise ValueError("noise in a ball needs at least one entry to be added to.")
-    # Direction and length are independent, so each has keys of its own.
+    # Direction and length must be independent, so their keys differ.
     keys = [derive(key, "direction", i) for i in range(len(leaves))]
     share = radial_share(derive(key, "radius", 0), dimension)
     with jax.enable_x64(True):
@@ -74,7 +74,7 @@ def add_ball(
             for own, array in zip(keys, arrays, strict=True)
         ]
         factor = float64(radius) * share / _norm(normal)
-        # Of one coordinate of a point that is uniform in the ball.
+        # Standard deviation of one coordinate of a uniform point in the ball; it sets the grid.
         stddev = float64(radius) / float64(np.sqrt(dimension + 2))
         noisy = [
             _add_on_grid(leaf, factor * z, stddev) for leaf, z in zip(leaves, normal, strict=True)
@@ -87,7 +87,7 @@ def _add_on_grid(value: Array | Expansion, noise: Array, stddev: Array) -> Array
     wide = value if isinstance(value, Expansion) else to_expansion(value)
     bits = lax.bitcast_convert_type(stddev, jnp.int64) & jnp.int64(_EXPONENT)
     grid = lax.bitcast_convert_type(bits, jnp.float64) * 2.0**-GRID_BITS
-    # One rounding of value and noise together, so that no low bits of the value come out.
+    # Value and noise are rounded together, so that no low bits of the value remain.
     total = to_float64(wide) + noise
     # A radius of 0 has no grid.
     total = jnp.where(grid > 0, jnp.round(total / jnp.where(grid > 0, grid, 1)) * grid, total)
@@ -105,7 +105,7 @@ def radial_share(key: Array, dimension: int) -> Array:
     """
     bits = jax.random.bits(key, (2,), jnp.uint32)
     with jax.enable_x64(True):
-        # The middle of what 64 bits leave open, so that it is never 0.
+        # The midpoint of the interval that 64 bits leave, which is never 0.
         uniform = float64(bits[0]) * 2.0**-32 + float64(bits[1]) * 2.0**-64 + 2.0**-65
         return jnp.exp(jnp.log(uniform) * (1 / dimension))
 

@@ -121,7 +121,7 @@ def derive(key: Key[Array, ""], purpose: str, step: Integer[Array, ""] | int) ->
     False
     """
     check_threefry(key)
-    # 32 bits suffice: purposes are few words, and a programmer's, not an attacker's.
+    # 32 bits suffice: a program has few purposes, and its programmer names them, not an attacker.
     crc = jnp.uint32(zlib.crc32(purpose.encode()))
     return fold(key, jnp.stack([crc, jnp.asarray(step).astype(jnp.uint32)]))
 

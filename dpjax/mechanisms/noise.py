@@ -18,7 +18,7 @@ from dpjax.mechanisms.gumbel import noisy_argmax
 from dpjax.mechanisms.symmetric import add_symmetric_gaussian
 from dpjax.mechanisms.tree import PrefixNoise
 
-# Stands for the logarithm of 0, finite so that scores can be added and subtracted.
+# Stands for log 0, but finite, so that scores can be added and subtracted.
 _NEVER = -1e3
 
 
@@ -161,8 +161,8 @@ class SymmetricGaussian(Gaussian):
 
     def excess(self, noise: Array, stddev: Any) -> tuple[Any, Any]:
         """Returns that of the p (p + 1) / 2 independent entries."""
-        # Off the diagonal every draw stands twice, and its square counts once: by half of the
-        # variance where the noise is isometric, else by this weight.
+        # An off-diagonal draw appears twice but counts once: through half the variance if the noise
+        # is isometric, else through this weight.
         half = (1 + jnp.eye(len(noise))) / 2
         squares = (noise / stddev) ** 2 * (1 if self.isometric else half)
         return jnp.sum(squares - half), len(noise) * (len(noise) + 1) / 2
@@ -209,7 +209,7 @@ class Prefix(Gaussian):
 
     def excess(self, noise: Array, stddev: Any) -> tuple[Any, Any]:
         """Returns that of a segment's first increment: later ones' noise depends on it."""
-        # The first prefix sum is the first increment.
+        # The first increment is the first prefix sum.
         pair = super().excess(noise, stddev * self.of.stddevs()[0])
         alone = jnp.equal(self.leaf, 0) | self.of.is_independent
         return tuple(jnp.where(alone, one, 0.0) for one in pair)  # pyright: ignore
@@ -226,7 +226,7 @@ class Prefix(Gaussian):
         The matrix that whitens the noise makes both worlds Gaussians of variance 1, that are apart
         by what it makes of the shifts.
         """
-        # A segment's first increment forgets the segment before, whose noise has another key.
+        # A new segment forgets the one before, whose noise comes from another key.
         residuals, shifts = (jnp.where(jnp.equal(self.leaf, 0), 0, rows) for rows in seen)
         mean, moved = mean / self.divisor, (neighbour_mean - mean) / self.divisor
         residuals = residuals.at[self.leaf].set((answer - mean).ravel() / stddev)

@@ -30,8 +30,8 @@ class _Fraction(Query):
     noise_draws = 1  # pyright: ignore[reportAssignmentType]
     reads = FullBatch
     gradients_per_record = 0
-    # A score near 0 that rounds to the other sign flips a whole count; in a clipped sum the same
-    # rounding is small, and charged.
+    # Rounding can flip a score near 0, and with it a whole count. In a clipped sum the same
+    # rounding is small and charged.
     _jumps = True
 
     def bound(self, params: Params | None = None, **public: Any) -> float:
@@ -129,7 +129,7 @@ class AccuracyQuery(_Fraction):
                 rows = prepare(rows, labels=linear.labels)
             return sums.are_correct(linear, rows, params)
         x, y = rows
-        # A null record counts 0 whatever a model makes of it, as it adds nothing to any sum.
+        # A null record counts 0 whatever score the model gives it, as it adds nothing to any sum.
         valid = (jnp.abs(y) == 1) & jnp.isfinite(x).all(axis=1)
         # One row at a time, so that no model can let a record decide about another.
         score = self.objective.model.score  # pyright: ignore

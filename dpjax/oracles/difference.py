@@ -41,8 +41,7 @@ class DifferenceQuery(Query):
 
     name = "difference"
     gradients_per_record = 2  # here and at the anchor
-    # Near the anchor two gradients almost cancel, and rounding is then a large part of what is
-    # left.
+    # Near the anchor two gradients almost cancel, and rounding is a large part of the difference.
     _jumps = True
 
     sums = ClippedSums(reviewed=True)

@@ -74,13 +74,13 @@ class EstimateQuery(Query):
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """What one record adds to b times an increment, as the noise's draws see it."""
-        # The mechanism is Gaussian in terms of the independent draws, where an increment that moves
-        # by 1 moves by this factor.
+        # The Gaussian mechanism releases the independent draws, in which an increment that moves by
+        # 1 moves the exact value by this factor.
         return self.clip_norm * self.correlation.sensitivity
 
     @property
     def divisor(self) -> Array | float:
-        # Of a difference too, whose b_t is chosen so that no record moves it by more than C / b.
+        # Also for a difference: its b_t is chosen so that no record moves it by more than C / b.
         return self.batch_size * 1.0
 
     @property
@@ -101,7 +101,7 @@ class EstimateQuery(Query):
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns that of a whole run, however many answers: one Gaussian to each record."""
         # A record pays for one Gaussian, but every answer draws numbers, and epsilon is charged for
-        # each.
+        # all.
         draws = self.noise_draws * self.most_answers(self.sampler.max_batch_size)
         return (self._release(1, noise_draws=draws),)
 
@@ -133,7 +133,7 @@ class EstimateQuery(Query):
         if not self.correlation.is_independent:
             return jnp.asarray(self.stddev)
         bound = self._difference(self._limit(size)).bound(params, anchor)
-        # What one record moves the mean of b_t differences by, over the C / b of a gradient.
+        # How far one record moves the mean of b_t differences, relative to the C / b of a gradient.
         moved = (bound / size) * (self.batch_size / self.clip_norm) * (1 + _SHARE)
         # Where the iterate has not moved the bound is 0, and noise of scale 0 would release the
         # exact sum.
@@ -196,7 +196,7 @@ class EstimateQuery(Query):
         return derive(key, self.name, public["segment"])
 
     def initial_score(self, params: Params) -> tuple[Any, ...]:
-        # Any increment will do: the state depends on the segment's law alone.
+        # Any increment serves: the state depends on the law of the whole segment alone.
         ((_, noise),) = self.noises(leaf=0, refresh=True, size=1)
         return (noise.initial_score(flatten(params)[0].size),)
 

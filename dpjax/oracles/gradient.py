@@ -24,7 +24,7 @@ class GradientQuery(Query):
     clip_norm: Array | float
 
     name = "gradient"
-    # Subclasses keep it: the key already differs by their name, see ``step_key``.
+    # Subclasses may share this purpose, since ``step_key`` derives from their names as well.
     purpose = "gradient"  # pyright: ignore[reportAssignmentType]
     sums_units = True
 

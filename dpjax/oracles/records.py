@@ -37,7 +37,7 @@ def bind(query: Query, examples: PyTree) -> Records:
         return _units(query, examples)
     if (linear := query.objective.linear) is None:
         return examples
-    # By the number of all records, not of a share, so that sums are the same on any number of
+    # From the number of all records, not of a device's share: chunks must not depend on the
     # devices.
     width = scaled_rows.chunk_width(length(examples), shares(examples)[0].shape[1])
     prepare = functools.partial(scaled_rows.prepare, width=width, labels=linear.labels)

@@ -73,7 +73,7 @@ def poisson(
         raise ValueError(
             f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
         )
-    # A multiple of 2^-64, with which the draw compares random words: what is accounted is this
+    # A multiple of 2^-64, which the draw compares with random words: the accounting uses this
     # number.
     threshold = round(_validate.positive("expected_batch", expected_batch) / n * 2**64)
     if not 1 <= threshold < 2**64:
@@ -144,7 +144,7 @@ def poisson_sampler(
     >>> poisson_sampler(100, 100, budget, 1)
     FullBatch(data_size=100)
     """
-    # Then every record is drawn in every step, and there is no sampling to account for.
+    # Every step then reads every record, and there is no sampling to account for.
     if check_batch_size(batch_size, data_size) == data_size:
         if max_batch_size is not None:
             raise ValueError(
@@ -176,7 +176,7 @@ def single_passes(data_size: int, holdout: int) -> tuple[SinglePass, SinglePass 
     >>> first.expected, last.expected
     (90.0, 10.0)
     """
-    # Places of the random order, so that either set is a random one.
+    # These are places of the random order, so both sets are random.
     split = data_size - holdout
     last = SinglePass(data_size, split, data_size) if holdout else None
     return SinglePass(data_size, 0, split), last
@@ -210,8 +210,8 @@ def _max_batch_size(probability: float, n: int, allowed: float) -> int:
     while low < high:
         middle = (low + high) // 2
         declared = probability, middle, n
-        # A private n may exceed the declared one: the exact tail up to it, and Chernoff's bound
-        # beyond.
+        # A private n may exceed the declared one: the first is the exact tail up to that, the
+        # second a Chernoff bound beyond.
         if max(overflow_probability(*declared), crowd_probability(*declared)) <= allowed:
             high = middle
         else:

@@ -69,10 +69,10 @@ class Sampler:
 
         Arguments and errors as in ``scale``.
         """
-        # Raises for what is no relation.
+        # Raises for an unknown relation.
         records_moved(relation)
-        # One record's part also under ``replace_one``: the accounting of draws knows that two are
-        # moved.
+        # One record's contribution even under ``replace_one``: the accounting of samples includes
+        # the second.
         return record_norm * (1 + rounding_error)
 
     def sample(self, key: Array, n: int) -> Batch:
@@ -86,7 +86,7 @@ class Sampler:
           drawn: that where the canary, the only record that contributes, is drawn.
           undrawn: that where it is not.
         """
-        # A draw of all records hides nothing.
+        # A sampler that draws every record hides nothing.
         return drawn
 
     def with_known_order(self, key: Array) -> "Sampler":
@@ -225,7 +225,7 @@ class FullBatch(Sampler):
         return Batch(jnp.arange(n, dtype=jnp.int32), jnp.ones(n, bool))
 
     def draw(self, key: Array, records: PyTree) -> tuple[PyTree, None]:
-        # No copy and no mask: closed forms then work on rows that were prepared once.
+        # No copy and no mask, so that closed forms can use rows that were prepared once.
         return records, None
 
 
@@ -291,8 +291,8 @@ class WithoutReplacement(Sampler):
             return Batch(drawn, mask)
         # Masked slots point at row n, which is not there and is dropped.
         left_out = jnp.zeros(n, bool).at[jnp.where(mask, drawn, n)].set(True, mode="drop")
-        # Where too few distinct records came out, more rows are left and the first are taken;
-        # ``overflow`` counts that.
+        # If the draws hold too few distinct records, too many rows are left and the first are
+        # taken; ``overflow`` includes this.
         holdout = jnp.nonzero(~left_out, size=self.size)[0].astype(jnp.int32)
         return Batch(holdout, jnp.ones(self.size, bool))
 

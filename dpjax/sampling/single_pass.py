@@ -36,7 +36,7 @@ def ordered(key: Array, rows: PyTree) -> ShuffledRecords:
     >>> sorted(ordered(jax.random.key(0), jnp.ones((4, 2))).order.tolist())
     [0, 1, 2, 3]
     """
-    # The places are permuted and not the rows, which would be a copy of all the data.
+    # Permute the places, not the rows, which would copy all of the data.
     return ShuffledRecords(rows, jax.random.permutation(key, length(rows)).astype(jnp.int32))
 
 
@@ -104,12 +104,12 @@ class SinglePass(Sampler):
         return ordered(key, records)
 
     def with_known_order(self, key: Array) -> "KnownOrder":
-        # An order depends on the key and on n alone, so that any rows will do.
+        # The order depends on the key and n alone, so any rows serve.
         order = ordered(key, jnp.zeros(self.data_size)).order
         return KnownOrder(self.data_size, self.first, self.last, order=order)
 
     def draw(self, key: Array, records: Any) -> tuple[Any, None]:
-        # A question names its places itself, see ``minibatch``.
+        # Each query names its own places, see ``minibatch``.
         return records, None
 
     def minibatch(
@@ -133,7 +133,7 @@ class SinglePass(Sampler):
                 "number of records; declare the public n."
             )
         places = start + jnp.arange(rows, dtype=jnp.int32)
-        # Within both ends: places beyond them belong to another release.
+        # Both ends are checked, because places beyond them belong to another release.
         mask = (places < start + size) & (places >= self.first) & (places < self.last)
         # A masked place reads record order[0], whose part the mask then makes 0.
         indices = records.order[jnp.where(mask, places, 0)]
