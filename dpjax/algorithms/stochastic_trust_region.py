@@ -214,7 +214,7 @@ def _joint_queries(
     problem: base.Problem, draw: _Draw, batches: list[int], steps: int, clips: tuple
 ) -> tuple[tuple[JointQuery], ...]:
     clip, weight, _ = joint_weights(problem.objective, *clips)
-    # Sized as if every stage drew in all steps, which overstates the overflow a little.
+    # Sized as if every stage drew in all steps: the maximum batch size comes out slightly larger.
     samplers = [draw(batch, steps) for batch in batches]
     label = "gradient_and_hessian"
     # Each stage needs its own name, because noise keys derive from it.

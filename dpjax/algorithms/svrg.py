@@ -224,8 +224,8 @@ def dp_svrg(
         first = theory.first_step_size(asked, step_size)
         usual = 2 / (first * theory.needed(objective, mu, "epoch_length"))
     asked = asked.sized(problem.data_size, usual)
-    # Theorem 4.2 allows b / (12 L), but inequality (4) needs less than b / (24 L); the default is b
-    # / (32 L).
+    # By theorem 4.2 eta is at most b / (12 L), but inequality (4) has solutions only below b / (24
+    # L); hence the 32.
     eta = theory.step_size(asked, problem.data_size, step_size, (12, 32))
     if length is None:
         length = theory.contracting_length(asked, problem.data_size, eta, mu)

@@ -130,9 +130,9 @@ class Gaussian(Noise):
             return from_float64(float64(stddev) * drawn, dtype)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
-        # From the midpoint: a difference of two squared distances would lose digits where means are
-        # close.
         moved = (neighbour_mean - mean) / stddev
+        # From the midpoint: a difference of two squared distances would lose digits if the means
+        # are close.
         return jnp.vdot(moved, (answer - (mean + neighbour_mean) / 2) / stddev)
 
 

@@ -74,13 +74,13 @@ class EstimateQuery(Query):
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """What one record adds to b times an increment, as the noise's draws see it."""
-        # The Gaussian mechanism releases the independent draws, in which an increment that moves by
-        # 1 moves the exact value by this factor.
+        # Noise is independent on what ``PrefixNoise`` calls C G, which an increment that moves by 1
+        # moves by this factor.
         return self.clip_norm * self.correlation.sensitivity
 
     @property
     def divisor(self) -> Array | float:
-        # Also for a difference: its b_t is chosen so that no record moves it by more than C / b.
+        # Also for a difference of b_t records: ``stddev_at`` measures its bound in units of C / b.
         return self.batch_size * 1.0
 
     @property
