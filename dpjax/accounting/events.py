@@ -212,6 +212,7 @@ def deltas(event: Event, epsilons: np.ndarray, scale: float = 1.0) -> np.ndarray
     >>> print(deltas(event, np.array([4.3772, 0.0])).round(6))
     [1.00000e-05 3.82925e-01]
     """
+    # Tails are charged by the noise multiplier, which the scale changes too.
     scaled = [(n, scale * noise) for n, noise in event.noise_numbers]
     return charged_deltas(lambda at: _exact_deltas(event, at, scale), scaled, epsilons)
 

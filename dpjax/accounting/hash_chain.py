@@ -193,6 +193,7 @@ class HashChainFile:
                 False,
             )
         except BaseException:
+            # Also on Ctrl-C: a line of which nobody knows if it is whole must not stay.
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, written.size)
             self._let_go()

@@ -144,6 +144,7 @@ class Ledger(HasCard):
         try:
             return cls(path, file)
         except BaseException:
+            # Otherwise a refused file stays locked until its object is collected.
             file.close()
             raise
 

@@ -264,6 +264,7 @@ class Release:
     def to_fields(self) -> dict[str, Any]:
         """Returns the fields that ``from_fields`` needs, as JSON types."""
         kind = {"mechanism": self.mechanism, "sampling": self.sampling}
+        # Not ``asdict``, which would also convert the releases inside, and lose their classes.
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return kind | {name: _to_plain(value) for name, value in fields.items()}
 

@@ -234,6 +234,7 @@ class SinglePassRelease(Release):
             )
 
     def scaled(self, factor: float) -> "SinglePassRelease":
+        # The parts change too, or the pass would claim more noise than they have.
         parts = tuple(part.scaled(factor) for part in self.disjoint_parts)
         multiplier = factor * self.noise_multiplier
         return dataclasses.replace(self, noise_multiplier=multiplier, disjoint_parts=parts)

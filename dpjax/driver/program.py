@@ -133,6 +133,7 @@ def _steps(algorithm: Algorithm, at: Sequence[int] | Array) -> Array:
         if given != sorted(given) or any(step < 0 for step in given):
             raise ValueError(f"at must hold step numbers from 0 on that do not fall, got {given}.")
         planned = algorithm.steps
+        # A traced plan has no number to compare with, and the loop ends at it anyway.
         if not isinstance(planned, Tracer) and max(given, default=0) > int(planned):
             raise ValueError(f"at={given} goes past the algorithm's steps={int(planned)}.")
     return steps
@@ -159,6 +160,8 @@ def _trained(
         result, solution = to_host(
             program(algorithm, records, *start_at, *more, **training.unit_of_privacy)
         )
+        # Streamed records are read while the program runs, so the readers stay open until it has
+        # ended.
         finished(records, solution)
     return result, training.settled(solution)
 

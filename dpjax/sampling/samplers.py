@@ -176,6 +176,7 @@ class Sampler:
         Raises:
           ValueError: if the sampler has no accounting for the noise.
         """
+        # Each class of release accounts for one kind of noise on one kind of draw.
         kinds = Release.kinds(self.sampling)
         if mechanism not in kinds:
             raise ValueError(
