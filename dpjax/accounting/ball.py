@@ -77,8 +77,10 @@ def ball_radius(distance: float, delta: float, dimension: int) -> float:
     root = math.sqrt(float(special.betaincinv(0.5, (dimension + 1) / 2, delta)))
     # The inverse may underflow, or be off: then from the delta of small distances, which is larger.
     log_beta = float(special.betaln(0.5, (dimension + 1) / 2))
+    # I_x(1/2, b) <= 2 sqrt(x) / B(1/2, b) for b >= 1, so delta is met if sqrt(x) is at most this.
     least = delta * math.exp(log_beta) / 2
     radius = distance / (2 * min(max(root, least), 1 - 1e-12))
+    # The step doubles, so that the loop ends however far off the inverse was.
     step = _ROUNDING
     while ball_delta(distance, radius, dimension) > delta:
         radius, step = radius * (1 + step), 2 * step
@@ -99,6 +101,7 @@ def ball_composition(delta: float, count: int, probability: float = 1.0) -> floa
     0.171
     """
     sampled = probability * delta
+    # 1 - (1 - q delta)^T, computed so that a small delta keeps its digits.
     return 1.0 if sampled >= 1 else -math.expm1(count * math.log1p(-sampled))
 
 
@@ -192,6 +195,7 @@ class BallRelease(Release):
         return ball_composition(delta * self.probability, self.count)
 
     def privacy_loss(self, relation: Relation) -> None:
+        # ``certain_delta`` is the whole loss.
         return None
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:

@@ -80,6 +80,7 @@ class BestOf:
         """
         quantiles = np.linspace(-_FARTHEST, _FARTHEST, _CELLS + 1)
         u = np.concatenate([[0.0], special.ndtr(quantiles), [1.0]])
+        # 1 - u from the other tail, which keeps its digits where u is close to 1.
         beyond = np.concatenate([[1.0], special.ndtr(-quantiles), [0.0]])
         v = _least(training, u, beyond)
         upper, lower = number.derivative(u[1:]), number.derivative(v[:-1])

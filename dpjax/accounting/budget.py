@@ -120,6 +120,7 @@ def remarks(epsilon: float, delta: float, data_size: int) -> list[str]:
             "up to 10 is common."
         )
     elif data_size < dp_accounting.get_sigma_gaussian(epsilon, delta):
+        # The noise of one release, on a sum of records of norm 1; a whole training needs more.
         warnings.append(
             f"epsilon = {epsilon:g} is too small to learn from {records}: the noise that hides one "
             "record exceeds the sum over all records. Raise epsilon, or use more records."

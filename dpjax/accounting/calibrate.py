@@ -65,6 +65,8 @@ def calibrate(
         spent = events.epsilon(make_event(scale), budget.delta, budget.relation, accountant)
         return spent <= budget.epsilon
 
+    # Bracketed within a factor of 2, because far too little noise needs a very large grid of
+    # losses.
     high = 1.0
     while not fits(high):
         high *= 2
@@ -81,6 +83,7 @@ def calibrate(
                 f"epsilon={budget.epsilon:g} at delta={budget.delta:g} is met by arbitrarily "
                 "little noise, so it is not a meaningful budget. Lower epsilon."
             )
+    # In the logarithm of the scale, so that the tolerance is relative.
     log_scale = dp_accounting.calibrate_dp_mechanism(
         make_fresh_accountant=lambda: _Recount(budget, accountant),  # pyright: ignore
         make_event_from_param=lambda log: make_event(math.exp(log)),  # pyright: ignore
@@ -89,6 +92,7 @@ def calibrate(
         bracket_interval=dp_accounting.ExplicitBracketInterval(math.log(low), math.log(high)),
         tol=1e-9,
     )
+    # The search may end slightly below: the rounded scale is checked before it is returned.
     scale, step = round_up(math.exp(log_scale)), 1e-7
     while not fits(scale):
         # The grids of sampled events differ a little between scales: the step must outgrow that.

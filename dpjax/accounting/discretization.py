@@ -95,13 +95,17 @@ def connect_dots(
 ) -> PrivacyLossDistribution:
     """Returns the distribution of the loss on the grid, with an extra mass ``atom`` at loss 0."""
     left = (intervals.low + np.arange(len(intervals.upper))) * gap
+    # Of an interval's mass m, ``up`` goes to the right end such that the other distribution keeps
+    # its mass: (m - up) e^-left + up e^-(left + gap) = lower.
     with np.errstate(over="ignore", invalid="ignore"):
         up = (intervals.upper - intervals.lower * np.exp(left)) / -np.expm1(-gap)
     # Where the other distribution has no mass left the loss is rounded up.
     up = np.where(np.isfinite(up), np.clip(up, 0, intervals.upper), intervals.upper)
     probabilities = np.append(intervals.upper - up, 0.0)
     probabilities[1:] += up
+    # Losses below the grid are rounded up to its first point.
     probabilities[0] += intervals.below[0]
     if atom:
         probabilities[-intervals.low] += atom
+    # Losses above the grid count as infinite.
     return PrivacyLossDistribution(gap, intervals.low, probabilities, intervals.above[0])

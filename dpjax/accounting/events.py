@@ -41,6 +41,7 @@ class Event:
 
     def __post_init__(self):
         _validate.choice("relation", self.relation, _budget.RELATIONS)
+        # A tuple, because events are keys of caches and must be hashable.
         object.__setattr__(self, "releases", tuple(self.releases))
         if not self.releases:
             raise ValueError("an event needs at least one release.")
@@ -65,6 +66,7 @@ class Event:
                 "sampled releases, selections and ball noise have no mu-GDP description that is "
                 "exact; call epsilon(event, delta, relation)."
             )
+        # fsum rounds once, so that the order of the releases does not change mu.
         return math.sqrt(math.fsum(r.count / r.noise_multiplier**2 for r in self.releases))
 
     @property
@@ -178,6 +180,7 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
 
 @functools.lru_cache(maxsize=4096)
 def _exact_epsilon(event: Event, delta: float, accountant: str) -> float:
+    # A kind that does not compose, such as a search, accounts for the whole event itself.
     for release in event.releases:
         spent = release.whole_epsilon(event.releases, event.relation, delta, accountant)
         if spent is not None:
@@ -209,6 +212,7 @@ def deltas(event: Event, epsilons: np.ndarray, scale: float = 1.0) -> np.ndarray
     >>> print(deltas(event, np.array([4.3772, 0.0])).round(6))
     [1.00000e-05 3.82925e-01]
     """
+    # Tails are charged by the noise multiplier, which the scale changes too.
     scaled = [(n, scale * noise) for n, noise in event.noise_numbers]
     return charged_deltas(lambda at: _exact_deltas(event, at, scale), scaled, epsilons)
 
@@ -221,6 +225,7 @@ def _exact_deltas(event: Event, epsilons: np.ndarray, scale: float) -> np.ndarra
     if not event.is_gaussian:
         return _sampled.pld_deltas(event.releases, event.relation, epsilons, scale)
     mu = event.gaussian_mu / scale
+    # In the logarithm, because e^epsilon overflows where the tail underflows.
     below = np.exp(epsilons + special.log_ndtr(-epsilons / mu - mu / 2))
     return np.maximum(special.ndtr(-epsilons / mu + mu / 2) - below, 0.0)
 

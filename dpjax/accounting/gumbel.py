@@ -52,6 +52,7 @@ class SelectionRelease(Release):
 
     @property
     def growing_charge(self) -> float:
+        # ``constant_charge`` has all of it: beyond the pure epsilon the charge grows no further.
         return 0.0
 
     @property
@@ -62,6 +63,7 @@ class SelectionRelease(Release):
         is r, its profile rises by t (1 + e^e) at most while e <= r, and above r it was 0 and only
         falls: by t (1 + e^r) everywhere, and so does the profile of any composition with it.
         """
+        # e^700 is still a float64.
         grown = 1 + math.exp(min(self.pure_epsilon, 700))
         return self.count * self.failure_probability * grown
 
@@ -71,6 +73,7 @@ class SelectionRelease(Release):
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
         """Returns the bound of Cesar and Rogers (2021) for log-ratios of this range."""
+        # The smaller of two bounds at order a: a r^2 / 8 (zCDP), and r, the pure epsilon.
         return np.minimum(orders * self.pure_epsilon / 8, 1.0) * self.pure_epsilon
 
     @property

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from dpjax import _durable
 
+# Stands for the hash of a line before the first.
 _FIRST = "0" * 64
 
 
@@ -110,12 +111,14 @@ class HashChainFile:
         self._path = pathlib.Path(path)
         self._process = os.getpid()
         self._lock = threading.Lock()
+        # O_EXCL: if two processes declare a budget in one file, one must fail.
         new = 0 if first is None else os.O_CREAT | os.O_EXCL
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | new, 0o666)
         # Runs when the object goes, and before the interpreter takes its modules apart.
         self._let_go = weakref.finalize(self, os.close, self._descriptor)
         _OPEN.add(self)
         try:
+            # Lock before reading, so that no other writer's line is missed.
             if not _durable.lock(self._descriptor):
                 raise LedgerError(
                     f"{path} is being written by another run; wait for it, or close the other "
@@ -127,6 +130,7 @@ class HashChainFile:
                 _durable.sync_folder(self._path.absolute().parent)
                 return
             self.chain = read(path)
+            # A file without one whole line may not be a ledger, and is left unchanged.
             if self.chain.torn and self.chain.lines:
                 os.ftruncate(self._descriptor, self.chain.size)
                 os.fsync(self._descriptor)
@@ -175,6 +179,7 @@ class HashChainFile:
                 "`dpjax ledger verify` says whether it is whole."
             )
         added = line(content, written.head)
+        # A crash took the newline of the last line, see ``parse``.
         if written.size and os.pread(descriptor, 1, written.size - 1) != b"\n":
             added = b"\n" + added
         head = _digest(added.strip(b"\n"))
@@ -188,6 +193,7 @@ class HashChainFile:
                 False,
             )
         except BaseException:
+            # Also on Ctrl-C: a line of which nobody knows if it is whole must not stay.
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, written.size)
             self._let_go()
@@ -240,6 +246,7 @@ def _unseal(raw: bytes, previous: str) -> dict[str, Any] | None:
 
 
 def _dump(content: dict[str, Any]) -> bytes:
+    # One spelling, because lines are compared byte for byte; JSON has none for NaN.
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 

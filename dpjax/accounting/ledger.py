@@ -47,7 +47,9 @@ class Ledger(HasCard):
         part: str | None = None,
     ):
         self.path, self.part, self._source = os.fspath(path), part, source
+        # A file without a whole line declares nothing, and is refused below.
         declared = (lines := self._lines.lines or ({},))[0]
+        # All versions of the format pass here; another number has another remedy.
         if not str(declared.get("format")).startswith(_FORMAT[:-1]):
             raise LedgerError(
                 f"{self.path} holds no declared budget; make one with "
@@ -115,6 +117,7 @@ class Ledger(HasCard):
             **dataclasses.asdict(budget),
             "renyi_order": order,
             "unsampled": unsampled,
+            # Fixed at creation, because its cost is taken off the budget before any run.
             "noise_draws": draws,
             "parts": [_validate.word("parts", part) for part in parts],
             "at": _now(),
@@ -141,6 +144,7 @@ class Ledger(HasCard):
         try:
             return cls(path, file)
         except BaseException:
+            # Otherwise a refused file stays locked until its object is collected.
             file.close()
             raise
 
@@ -166,6 +170,7 @@ class Ledger(HasCard):
         Raises:
           ValueError: for a part that was not declared.
         """
+        # The ledger of one part gives no access to the others.
         parts = self.parts if self.part is None else (self.part,)
         if part is not None and part not in parts:
             known = " or ".join(map(repr, parts)) or "None, as without parts"
@@ -174,6 +179,7 @@ class Ledger(HasCard):
 
     @property
     def _reads(self) -> tuple[str, ...]:
+        # Without declared parts all data are one part, named by the empty string.
         return (self.part,) if self.part is not None else self.parts or ("",)
 
     @property
@@ -203,6 +209,7 @@ class Ledger(HasCard):
         taken = collections.defaultdict(float)
         for part in self.parts or ("",):
             costs = self._booked(part)[1]
+            # The book with more left admits the next run, so its fractions are shown.
             book = used(costs).index(min(used(costs)))
             for line, cost in zip(self._intents(part), costs, strict=True):
                 taken[line["run"]] = max(taken[line["run"]], cost[book])
@@ -277,6 +284,7 @@ class Ledger(HasCard):
         Raises:
           ValueError: for an event of another relation, one without a place, or above the budget.
         """
+        # In each part the book that charges less; over all parts the largest charge.
         return min(1.0, max(min(share["cost"]) for share in self._price(event)[1].values()))
 
     def _price(self, event: Event) -> tuple[list[Any] | None, dict[str, dict[str, Any]]]:
@@ -284,16 +292,19 @@ class Ledger(HasCard):
         plan, found, refused = place(self._lines.lines, event, self.part), {}, []
         for part in self._reads:
             limits, before = self._booked(part)
+            # A planned run's draws were booked with its plan.
             lines = [line for line in self._intents(part) if "plan" not in line]
             booked = sum(ln["draws"] for ln in lines), math.fsum(ln["tails"] for ln in lines)
             try:
                 limits = limits if before else self.books.limits(event)
                 self.books.cost(event, limits)  # also a planned run may be one that no ledger books
                 cost = (0.0, 0.0) if plan else self.books.price(event, limits, before, booked)
+                # Only the line of the first run fixes the limits.
                 fixed = {} if before or not self.books.both else {"limits": limits}
                 found[part] = {"cost": cost, **fixed}
             except ValueError as error:
                 refused.append(f"part {part!r}: {error}" if part else str(error))
+        # Raised after all parts were asked, so that one error names all that refuse.
         if refused:
             raise ValueError(f"{self.path}: {' '.join(refused)}")
         return plan, found
@@ -361,6 +372,8 @@ class Ledger(HasCard):
             }
             return intent | {k: v for k, v in found.items() if v is not None} | {"at": _now()}
 
+        # Decided and written under one lock: of two threads whose runs do not fit together, one is
+        # refused.
         self._append(admitted)
 
     def plan(self, events: Sequence[Event], *, label: str) -> None:
@@ -396,6 +409,7 @@ class Ledger(HasCard):
 
     def _book(self, kind: str, event: Event, label: str, **more: Any) -> None:
         name = uuid.uuid4().hex
+        # The intent comes first, so that a crash between the two lines leaves the budget spent.
         self.reserve(run_id=name, event=event, label=label, config_hash=kind)
         self._append(lambda: {"kind": "completion", "run": name, "at": _now()} | more)
 
@@ -405,6 +419,7 @@ class Ledger(HasCard):
         def ended() -> dict[str, Any] | None:
             finished = {entry.run_id: entry.finished for entry in self.entries}
             _validate.choice("run_id", run_id, list(finished))
+            # A resumed run may end a second time, which is recorded once.
             return None if finished[run_id] else {"kind": "completion", "run": run_id, "at": _now()}
 
         self._append(ended)

@@ -7,6 +7,7 @@ from dpjax.accounting.events import Event
 from dpjax.accounting.filters import drawn, steps
 
 _OR_NONE = type(None)
+# A line edited by hand may be valid JSON: types are checked before anything is computed.
 _FIELDS: dict[str, dict[str, tuple[type, ...]]] = {
     "declaration": {"parts": (list,), "unsampled": (bool,), "noise_draws": (int,)},
     "intent": {
@@ -25,15 +26,19 @@ def check_lines(lines: Sequence[dict[str, Any]]) -> tuple[str, ...]:
         read = all(isinstance(line.get(name), kind) for name, kind in _FIELDS[line["kind"]].items())
         names = outside_names(line)
         lists = [
+            # As ``Ledger.plan`` writes a run: relation, steps, part, draws; the first and last
+            # dictionary have the same keys.
             isinstance(one, list) and len(one) == 4 and one[1].keys() == one[3].keys()
             for one in line.get("planned", ())
         ]
         read = read and line.get("releases") != []
         if not (read and all(lists) and all(isinstance(one, str) for one in (*parts, *names))):
             raise TypeError("a field is of another type")
+        # True is an int in Python. json.loads accepts NaN and infinity, which fail the comparison.
         numbers = [line.get(name, 0) for name in ("draws", "tails", "noise_draws")]
         if not all(type(one) is not bool and 0 <= one < 2.0**99 for one in numbers):
             raise ValueError("it draws less than no noise")
+        # The parent may be None but not absent, which ``get`` cannot tell apart.
         if line.get("part") not in (None, *parts) or ("config" in line) != ("parent" in line):
             raise ValueError("it names no part that is declared, or no parent")
     return parts
@@ -41,6 +46,7 @@ def check_lines(lines: Sequence[dict[str, Any]]) -> tuple[str, ...]:
 
 def outside_names(line: dict[str, Any]) -> list[str]:
     """Returns what another program released, if a line books that, in its own words."""
+    # ``outside`` books another program as a single release.
     return [one["name"] for one in line.get("releases", ())[:1] if one["mechanism"] == "outside"]
 
 
@@ -74,6 +80,7 @@ class Entry(NamedTuple):
 def place(lines: Sequence[dict[str, Any]], event: Event, part: str | None) -> list | None:
     """Returns a place that a plan holds for a run that is accounted like this one, or for less."""
     wanted, draws = [event.relation, steps(event), part], drawn(event)
+    # Without ``fields_determine_loss`` no run is known to be like a planned one.
     if not draws:
         return None
     taken = [line["plan"] for line in lines if "plan" in line]
@@ -81,6 +88,7 @@ def place(lines: Sequence[dict[str, Any]], event: Event, part: str | None) -> li
         [line["run"], number]
         for line in lines
         for number, planned in enumerate(line.get("planned", []))
+        # A run that draws fewer numbers than planned costs no more.
         if planned[:3] == wanted and all(draws[one] <= planned[3][one] for one in wanted[1])
     )
     return next((place for place in places if place not in taken), None)

@@ -63,9 +63,13 @@ def anchored(
         for _ in range(_ITERATIONS):
             undrawn, drawn = parts(x)
             total = np.logaddexp(undrawn, drawn)
+            # From the right the loss decreases to its target; rounding may take it below, which
+            # counts as met.
             excess = np.maximum(total - losses, 0)
             if np.all(excess <= _EXCESS * (1 + np.abs(losses))):
                 break
+            # The slope of the log of a mixture: the slopes of its parts, weighted by their shares
+            # of the density.
             x = x - excess / (small * np.exp(undrawn - total) + mu * np.exp(drawn - total))
         return x
 
@@ -88,6 +92,7 @@ def poisson_swap(probability: float, mu: float, gap: float) -> PrivacyLossDistri
     def point(loss: np.ndarray) -> np.ndarray:
         size = np.abs(loss)
         with np.errstate(divide="ignore"):
+            # log sinh(size / 2) without overflow; -inf at a loss of 0, whose point is 0.
             log_sinh = log_a + size / 2 + np.log(-np.expm1(-size)) - np.log(2)
         return (loss / 2 + np.sign(loss) * _asinh_exp(log_sinh)) / mu
 
@@ -108,6 +113,7 @@ def subset_swap(fraction: float, mu: float, gap: float) -> PrivacyLossDistributi
     Reference: Zhu, Dong and Wang, "Optimal accounting of differential privacy via characteristic
       function" (2022), theorem 11.
     """
+    # Losses above 0; those below mirror them, with the two distributions exchanged.
     half = _removal(fraction, mu, gap, positive=True)
     both = IntervalMasses(
         -len(half.upper),
@@ -116,6 +122,7 @@ def subset_swap(fraction: float, mu: float, gap: float) -> PrivacyLossDistributi
         half.above[::-1],
         half.above,
     )
+    # The symmetric profile has a kink at a = 1: the remaining mass is an atom at loss 0.
     atom = 1 - both.upper.sum() - both.below[0] - both.above[0]
     return connect_dots(both, gap, atom=max(atom, 0.0))
 
@@ -164,6 +171,7 @@ def deviation_and_span(kind: Callable, *numbers: float) -> tuple[float, float]:
     """
     # In the absence of the record; in its presence the deviation is larger.
     if kind is selection:
+        # The deviation of a uniform loss on [-r, r], which is close enough to choose a grid.
         return numbers[0] / float(np.sqrt(3)), 2 * numbers[0]
     if kind not in (gaussian, poisson, anchored, poisson_swap, subset_swap):
         return _measured(kind, *numbers)

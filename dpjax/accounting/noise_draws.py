@@ -92,6 +92,7 @@ def charged_epsilon(exact: Callable[[float], float], numbers: Numbers, delta: fl
     if not numbers:
         return exact(delta)
     cost, aside = charge(sum(n for n, _ in numbers)), _SET_ASIDE * delta
+    # Setting more aside raises epsilon, and so the need: increase until both agree.
     while aside < delta / 2:
         spent = exact(cost.shrunk * (delta - aside)) + cost.epsilon
         # Of the epsilon with its charge, which is a little more than the proof asks for.

@@ -112,6 +112,7 @@ def perturbed_epsilon(
             if perturbed_delta(perturbed, relation, middle) <= left
             else (middle, high)
         )
+    # The upper end of the bracket, which was checked to fit.
     return high + spent
 
 
@@ -174,6 +175,7 @@ def perturbed_delta(release: PerturbationRelease, relation: Relation, epsilon: f
         if over > 0:
             return tail
         return -math.expm1(over) + tail
+    # E (1 - e^(over - t X))_+ for X = max(Z, 0), Z normal, so X is 0 with probability 1/2.
     beyond = math.exp(over + t * t / 2 + special.log_ndtr(-at - t))
     if over > 0:
         return max(float(special.ndtr(-at)) - beyond, 0.0)

@@ -55,6 +55,7 @@ def outside(event: dp_accounting.DpEvent, relation: Relation) -> Event:
         if not 0 < divergence < np.inf:
             raise ValueError(f"its Renyi divergence at order 2 is {divergence:g}")
         if kinds <= _GAUSSIAN:
+            # A Gaussian's divergence at order 2 is mu^2, so this is 1 / mu.
             release = OutsideRelease(release.name, 1, divergence**-0.5, dp=dp, is_gaussian=True)
     except _REFUSALS as error:
         raise ValueError(

@@ -207,6 +207,7 @@ class Release:
         Raises:
           ValueError: if none is known.
         """
+        # A subclass inherits this method, and must not inherit a Gaussian's divergence.
         if not self.is_gaussian:
             raise ValueError(f"no Renyi divergence is known for {self.mechanism} noise; use 'pld'.")
         return orders / (2 * self.noise_multiplier**2)
@@ -256,12 +257,14 @@ class Release:
                 f"{kind[1]!r}; import the module that defines it first."
             )
         kept = {name: _from_plain(value) for name, value in fields.items()}
+        # JSON has turned this named tuple into a list.
         quantity = Quantity(*kept.pop("quantity"))
         return _KINDS[kind](**kept, quantity=quantity)
 
     def to_fields(self) -> dict[str, Any]:
         """Returns the fields that ``from_fields`` needs, as JSON types."""
         kind = {"mechanism": self.mechanism, "sampling": self.sampling}
+        # Not ``asdict``, which would also convert the releases inside, and lose their classes.
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return kind | {name: _to_plain(value) for name, value in fields.items()}
 
@@ -292,6 +295,7 @@ class Release:
         }
 
 
+# ``__init_subclass__`` runs for subclasses, not for this class.
 _KINDS[Release.mechanism, Release.sampling] = Release
 
 

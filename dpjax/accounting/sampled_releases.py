@@ -109,6 +109,8 @@ class PoissonRelease(BatchRelease):
                 "accountant='pld', relation='zero_out', or batches of fixed size."
             )
         integer, divergences = orders == np.floor(orders), np.empty(len(orders))
+        # At integer orders dp_accounting has a finite sum; elsewhere its series may fail, see
+        # ``_fractional``.
         if integer.any():
             accountant = dp_accounting.rdp.RdpAccountant(orders[integer].tolist())
             divergences[integer] = accountant.compose(self.dp_event).rdp
@@ -208,6 +210,7 @@ class SinglePassRelease(Release):
                 f"queries there are; got count={self.count}."
             )
         for part in self.disjoint_parts:
+            # Claiming less noise than a part has is safe; claiming more would understate the loss.
             if self.noise_multiplier > part.noise_multiplier:
                 raise ValueError(
                     f"{self.name!r} claims more noise than its part {part.name!r} has; build it "
@@ -232,6 +235,7 @@ class SinglePassRelease(Release):
             )
 
     def scaled(self, factor: float) -> "SinglePassRelease":
+        # The parts change too, or the pass would claim more noise than they have.
         parts = tuple(part.scaled(factor) for part in self.disjoint_parts)
         multiplier = factor * self.noise_multiplier
         return dataclasses.replace(self, noise_multiplier=multiplier, disjoint_parts=parts)
@@ -274,6 +278,7 @@ def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
         largest_loss,
         name=name,
         components=tuple(component for part in parts for component in part.components),
+        # Every part draws noise, although a record pays for the loss of one part only.
         noise_draws=sum(part.count * part.noise_draws for part in passes),
         disjoint_parts=tuple(passes),
     )
@@ -288,7 +293,9 @@ def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:
     unsampled = orders * mu**2 / 2
     if mu > 8:  # sampling never loses privacy, so this is a bound; there is little to gain
         return unsampled
+    # A tenth of the scale on which the integrand changes.
     step = 0.1 * min(1.0, 1 / mu)
+    # At order a the integrand peaks at a mu or before; 12 deviations beyond it is negligible.
     x = np.arange(-12.0, 12.0 + orders.max() * mu, step)
     ratio = np.logaddexp(np.log1p(-q), np.log(q) + mu * x - mu**2 / 2)
     terms = orders[:, None] * ratio - x**2 / 2

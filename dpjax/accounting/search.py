@@ -77,6 +77,7 @@ class SearchRelease(Release):
         kept: list[tuple[Release, ...]] = []
         every = list(map(tuple, trainings))
         for releases in every:
+            # A setting whose loss is covered by another needs no accounting of its own.
             if not any(_covers(other, releases) for other in kept):
                 # The first is the one that is printed.
                 kept = kept[:1] + [other for other in kept[1:] if not _covers(releases, other)]
@@ -87,7 +88,10 @@ class SearchRelease(Release):
         return cls(
             "search",
             1,
+            # The smallest multiplier, because the charge for the tails of the draws grows as noise
+            # falls.
             noise_multiplier=min(one.noise_multiplier for each in every for one in each),
+            # A search always runs as many trainings as the cap, and all of them draw noise.
             noise_draws=number.cap
             * max(sum(r.count * r.noise_draws for r in one) for one in every),
             trainings=tuple(kept),
@@ -170,6 +174,7 @@ class SearchRelease(Release):
         while high - low > 1e-9 * high:
             middle = (low + high) / 2
             low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
+        # The upper end of the bracket, which was checked to fit.
         return high
 
     def whole_deltas(
@@ -198,6 +203,7 @@ class SearchRelease(Release):
     @property
     def dp_event(self) -> dp_accounting.DpEvent:
         """The event of ``dp_accounting``, for comparison: without the cap, of the same r."""
+        # Without a cap a negative binomial needs a ratio below 1.
         if not self.number.ratio < 1 and self.number.shape != math.inf:
             return dp_accounting.UnsupportedDpEvent()
         one = events.Event(self.trainings[0], "zero_out").dp_event
@@ -298,6 +304,7 @@ def _best(search: SearchRelease, relation: Relation) -> BestOf:
 def _one_training(search: SearchRelease, relation: Relation, epsilons: np.ndarray) -> np.ndarray:
     """The largest profile of a training, at epsilons of at least 0."""
     profiles = [
+        # The charge for drawing the noise is made once, for the whole search.
         events.deltas(events.Event(releases, relation).with_exact_noise, epsilons)
         for releases in search.trainings
     ]

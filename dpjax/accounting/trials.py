@@ -123,6 +123,7 @@ def _log_weights(cap: int, shape: float) -> np.ndarray:
     k = np.arange(1, cap + 1, dtype=np.float64)
     if shape == math.inf:
         return -special.gammaln(k + 1)
+    # Gamma(k) / k! = 1 / k.
     if shape == 0:
         return -np.log(k)
     return special.gammaln(k + shape) - special.gammaln(k + 1)
@@ -144,6 +145,7 @@ def _tilt(number: NumberOfTrials) -> float:
     def over(tilt: float) -> float:
         return _mean_of(logs + tilt * k) - number.mean
 
+    # A negative binomial has a ratio of 1 at most; a Poisson distribution may have any.
     highest = _STEEPEST if number.shape == math.inf else 0.0
     if over(highest) <= 0:  # the uniform distribution, but for rounding
         return highest
@@ -155,6 +157,8 @@ def _weights(number: NumberOfTrials) -> np.ndarray:
     logs = _log_weights(number.cap, number.shape)
     exact = _normalised(logs + _tilt(number) * np.arange(1, number.cap + 1)) * 2.0**BITS
     weights = np.maximum(np.floor(exact), 1).astype(np.int64)
+    # The largest weight absorbs the rounding, so that the sum is exactly 2^32.
     weights[np.argmax(weights)] += 2**BITS - weights.sum()
+    # The cache returns this very array to all callers.
     weights.flags.writeable = False
     return weights

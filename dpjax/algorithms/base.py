@@ -397,5 +397,6 @@ def calibrated_query(
     draws = kind(setting=setting, noise_multiplier=1.0, **fields).noise_draws
     multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler, draws)
     query = kind(setting=setting, noise_multiplier=multiplier, **fields)
+    # Checked on the final query, because its numbers are rounded after the calibration.
     problem.check_spent(query.event(steps))
     return query

@@ -155,6 +155,7 @@ class OutputRule:
         """Returns whether the iterate that was drawn is reached, if one was."""
         if state.drawn is None:
             return jnp.asarray(False)
+        # Later steps cannot change the output, so they are not taken; all T stay charged.
         return state.count >= state.drawn
 
     def output(self, state: OutputState, params: Params) -> Params:
@@ -176,6 +177,7 @@ def draw_iterate(key: Array, steps: Array | int) -> Array:
     Privacy: ``key`` is that of the first step, derived under a name that no noise uses.
     """
     last = jnp.asarray(steps, jnp.int32)
+    # From 1, because the start is public and no output.
     return jax.random.randint(derive(key, "output", 0), (), 1, last + 1, jnp.int32)
 
 

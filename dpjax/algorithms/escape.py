@@ -68,6 +68,7 @@ class Kicks(EscapeRule):
     forgets_drift = True
 
     def init(self, params: Params) -> KicksState:
+        # The state must have the dtype of the norm that replaces it, as in any JAX loop.
         dtype = jnp.result_type(*jax.tree.leaves(at_least_float32(params)))
         # No kick at the first step, before which there is no gradient to judge by.
         return KicksState(jnp.ones((), jnp.int32), jnp.array(jnp.inf, dtype))

@@ -97,6 +97,7 @@ class SelectedGradientDescent(base.Algorithm):
             # Asked about no candidate, before the last step, it reads no record and says nothing.
             asked = jnp.where(last, filled, 0)
             selected = ask(self.selection, candidates, gradient_norms=norms, filled=asked)
+        # The step after the last gradient is taken as well, but its iterate is no candidate.
         params = jax.tree.map(
             lambda w, g: w - (self.step_size * g).astype(w.dtype), state.params, direction
         )
@@ -232,6 +233,7 @@ def _selection(
             f"selection_epsilon must be below the budget's epsilon={budget.epsilon:g}, "
             f"got {selection_epsilon!r}; the gradients need the rest."
         )
+    # It becomes a float32 leaf; rounded up first, it equals the number that is accounted.
     multiplier = round_up(gumbel_multiplier(selection_epsilon))
     if math.isinf(multiplier):
         raise ValueError(f"no noise reaches epsilon={selection_epsilon:g} of the selection.")

@@ -110,6 +110,7 @@ def _check_update(optimizer: optax.GradientTransformation, params: Any) -> None:
     # On shapes alone, so that a mistake is found before anything is calibrated.
     wide = jax.eval_shape(at_least_float32, params)
     try:
+        # Gradients have the shapes and dtypes of the parameters, so these stand for both.
         jax.eval_shape(optimizer.update, wide, jax.eval_shape(optimizer.init, wide), wide)
     except TypeError as error:
         raise ValueError(

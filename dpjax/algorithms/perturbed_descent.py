@@ -97,6 +97,7 @@ def perturbed_gradient_descent(
         raise ValueError(f"delta={budget.delta:g} is too small for any noise here; raise it.")
     query = dataclasses.replace(unit, noise_multiplier=multiplier)
     base.check_noise(query.event(steps))
+    # Not ``check_spent``: epsilon is 0 or infinite at this delta, and the error should state delta.
     _check_delta(query.event(steps), budget)
     if step_size is None:
         # T steps of independent noise move the parameters by sqrt(T) times one.
@@ -136,6 +137,7 @@ def _check_choices(
 def _check_delta(event: Event, budget: PrivacyBudget) -> None:
     if epsilon(event, (1 - _ROUNDING) * budget.delta, budget.relation) > 0:
         (release,) = event.releases
+        # Overflowing batches cost (1 + e^epsilon) times their probability, and epsilon is 0.
         delta = release.certain_delta() + 2 * event.failure_probability
         raise ValueError(
             f"this noise gives delta {delta:.4g} at every epsilon ({budget.relation}), over the "

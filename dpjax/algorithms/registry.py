@@ -206,6 +206,8 @@ ENTRIES: tuple[Entry, ...] = (
         scenario=Scenario(
             settings=_HALVES | {"steps": 5, "step_size": 1.0, "acknowledge_weak_delta": True},
             data_size=10,
+            # Ball noise leaks only with probability delta; a smaller one would not show in an
+            # attack.
             delta=0.3,
         ),
     ),

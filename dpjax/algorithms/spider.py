@@ -108,6 +108,7 @@ class Spider(base.Algorithm):
         (release,) = self.estimate.event(1).releases
         if self.score is not None:
             (scores,) = self.score.event(1).releases
+            # The scores read separate records, so only the larger of the two losses counts.
             release = parallel("single_pass", (release, scores))
         return Event((release,), self.relation)
 
@@ -124,6 +125,7 @@ class Spider(base.Algorithm):
         names = "used", "leaf", "count", "newest", "span_start", "chosen"
         return SpiderState(
             params=params,
+            # The first step asks for the gradient itself, so nothing is differenced with the start.
             previous=params,
             estimate=jax.tree.map(jnp.zeros_like, wide),
             drift=jnp.array(jnp.inf, dtype),
@@ -131,6 +133,7 @@ class Spider(base.Algorithm):
             size=jnp.asarray(self.estimate.batch_size, jnp.int32),
             segment=zero - 1,  # the first step opens segment 0
             escape=self.escape.init(params),
+            # Unused slots hold the start, and are never chosen.
             candidates=jax.tree.map(lambda w: jnp.broadcast_to(w, (k, *w.shape)), params),
             scores=Scores(jnp.zeros(k, dtype), jnp.zeros(k, dtype)),
             **dict.fromkeys(names, zero),

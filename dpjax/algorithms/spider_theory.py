@@ -113,6 +113,7 @@ def queries(
     numbers = problem.dimension * n + 2 * candidates  # an increment for each record, and scores
     # One Gaussian mechanism to each record, which enters one answer at most.
     multiplier = gaussian_multiplier(problem.budget, 1, problem.accountant, noise_draws=numbers)
+    # The largest noise on any prefix sum of a segment.
     stddev = multiplier * noise.sensitivity * float(noise.stddevs().max())
     scale = Scale(
         constants.clip_norm,

@@ -126,6 +126,7 @@ class Stagewise(base.SingleQueryAlgorithm):
         # drawn from a key alone, what comes after it in the stage need not be computed.
         stage, position = stage_of(place, self.stage_steps)
         start = place - position
+        # T may cut the last stage short.
         end = jnp.minimum(start + updates_in(stage, self.stage_steps), self.steps)
         drawn = jnp.where(position == 0, draw_iterate(key, end - start), state.drawn)
         return jnp.where(position + 1 >= drawn, end, place + 1).astype(place.dtype), drawn

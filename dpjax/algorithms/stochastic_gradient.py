@@ -65,6 +65,7 @@ def dp_sgd(
         rule=Steps(batch_step_size(objective, step_size, _FIRST), decay),
         outputs=output_rule(output, average_decay),
         name="DP-SGD",
+        # Also if the penalty is smooth; DP-GD would differentiate it.
         proximal=hasattr(objective.regularizer, "prox"),
         **problem.plan(steps),
     )

@@ -72,6 +72,7 @@ class StochasticTrustRegion(base.Algorithm):
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
         # Algorithm 2, with damping and a radius that shrinks.
         stages = len(self.stages)
+        # ``steps_of_stage``, which builds the event, must count in the same way.
         stage = jnp.minimum(state.iteration * stages // self.steps, stages - 1)
         answer = self._ask(state.params, ask, stage)
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
@@ -213,8 +214,10 @@ def _joint_queries(
     problem: base.Problem, draw: _Draw, batches: list[int], steps: int, clips: tuple
 ) -> tuple[tuple[JointQuery], ...]:
     clip, weight, _ = joint_weights(problem.objective, *clips)
+    # Sized as if every stage drew in all steps: the maximum batch size comes out slightly larger.
     samplers = [draw(batch, steps) for batch in batches]
     label = "gradient_and_hessian"
+    # Each stage needs its own name, because noise keys derive from it.
     labels = [f"{label}_{stage + 1}" for stage in range(len(batches))]
     named = list(zip(samplers, labels if len(batches) > 1 else [label], strict=True))
 

@@ -217,11 +217,15 @@ def dp_svrg(
     asked = theory.asked(objective, clip_norm, smoothness, *sizes)
     mu = theory.strong_convexity(objective, strong_convexity)
     length = _validate.optional_count("epoch_length", epoch_length)
+    # The default batch depends on the length, the length on the step size, and the step size on the
+    # batch: a first step size without a batch breaks the cycle.
     usual = length
     if usual is None:
         first = theory.first_step_size(asked, step_size)
         usual = 2 / (first * theory.needed(objective, mu, "epoch_length"))
     asked = asked.sized(problem.data_size, usual)
+    # By theorem 4.2 eta is at most b / (12 L), but inequality (4) has solutions only below b / (24
+    # L); hence the 32.
     eta = theory.step_size(asked, problem.data_size, step_size, (12, 32))
     if length is None:
         length = theory.contracting_length(asked, problem.data_size, eta, mu)
@@ -285,9 +289,11 @@ def dp_svrg_plus_plus(
     length = _validate.optional_count("epoch_length", epoch_length)
 
     def planned(length: int) -> int:
+        # m times 2 + 4 + ... + 2^T.
         return theory.all_steps(epochs, steps, lambda count: (2 ** (count + 1) - 2) * length)
 
     first = length or math.ceil(1 / theory.first_step_size(asked, step_size))
+    # The average over epochs, because their lengths differ by powers of 2.
     usual = planned(first) / theory.epochs_of(planned(first), first, True)
     asked = asked.sized(problem.data_size, usual)
     eta = theory.step_size(asked, problem.data_size, step_size, (13, 13))

@@ -42,6 +42,7 @@ class Asking:
 
     def __init__(self, bound: BoundAlgorithm, step: Array):
         self._bound, self._step = bound, step
+        # The trace that runs the step's own body; a loop, vmap or cond inside it has another one.
         self._place = get_opaque_trace_state()
         self.asked: list[Asked] = []
         self.evidence: list[Array] = []
@@ -173,6 +174,7 @@ def questions(
         state, _ = algorithm.step(ask.key, algorithm.init(params), ask)
         state = algorithm.finalize(last.key, state, last)
         certified = algorithm.certify(last.key, state, last, False)
+        # Noted on the side, because a traced function can return arrays only.
         found.append(Questions(tuple(ask.asked), tuple(last.asked)))
         return state, certified
 
@@ -187,6 +189,7 @@ class _Counting(Asking):
 
     def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
         answer = super().__call__(query, params, **public)
+        # Any key serves, because only shapes are traced here.
         parts = query._exact_parts(self._bound.key, self._bound.records, params, **public)
         pairs = zip(parts, (law for _, law in query.noises(**public)), strict=True)
         draws = sum(math.prod(part.shape) for part, law in pairs if law.is_charged)
@@ -226,6 +229,7 @@ def _counted(structure: Any, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> Questi
 
 
 def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
+    # Weak types count: without them the traced step could promote to other dtypes.
     weak = jax.typeof(leaf).weak_type
     return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf), weak_type=weak)
 
@@ -240,6 +244,7 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
     for release in event.releases:
         for part in release.parts():
             booked[part.name] += part.count
+    # The loop ends at the smaller of the two, see ``loop._last``.
     steps = min(int(algorithm.steps), algorithm.max_steps)
     answers, most, draws = collections.Counter[str](), collections.Counter[str](), 0
     conditional = {one.name for one in (*asked.step, *asked.end) if one.conditional}

@@ -76,6 +76,7 @@ class Folder:
             )
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(mode=_durable.PRIVATE_FOLDER)
+            # Sync the folder's name too, or a power cut loses the files that were synced inside it.
             _durable.sync_folder(self.path.absolute().parent)
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -85,6 +86,7 @@ class Folder:
                 "be one."
             ) from error
         self._descriptor: int | None = descriptor
+        # Check the open folder, not the path, which may name another folder by now.
         self._check_private(os.fstat(descriptor))
         if not _durable.lock(self._descriptor):
             self.close()
@@ -114,9 +116,13 @@ class Folder:
         raw = (self.path / _STATE).read_bytes()
         try:
             described = (self.path / _MANIFEST).read_bytes()
+            # The first 32 bytes are the hash of the rest, see ``write``; the error below has the
+            # advice.
             if hashlib.sha256(raw[32:]).digest() != raw[:32]:
                 raise KeyError
             content: Any = serialization.msgpack_restore(raw[32:])
+            # Checked before other fields are read, which another version may have written
+            # differently.
             if content["format"] != _FORMAT:
                 raise ResumeMismatch(
                     f"the checkpoint in {self.path} was made by another dpjax, whose sums or "
@@ -135,6 +141,7 @@ class Folder:
                 manifest=manifest,
             )
         except ResumeMismatch:
+            # It is a ValueError too, and the next clause would report damage.
             raise
         except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
             raise ValueError(
@@ -161,6 +168,7 @@ class Folder:
         # A run's manifest never changes, so it can be older than the state but not another's.
         if not holds_run(self.path):
             _durable.replace_private(self.path / _MANIFEST, described)
+        # The state is written last, because ``holds_run`` looks for it.
         _durable.replace_private(self.path / _STATE, hashlib.sha256(packed).digest() + packed)
 
     def close(self) -> None:

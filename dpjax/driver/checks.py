@@ -39,6 +39,7 @@ def check_data(algorithm: Algorithm, data: Dataset | PyTree, params: Params) -> 
         )
     examples = data.examples if isinstance(data, Dataset) else data
     check_arrays("data", examples)
+    # Later checks see shapes alone: an error about a value would reveal it at no cost.
     examples = shaped(examples)
     for query in algorithm.queries:
         check_examples(query, examples, params)
@@ -57,6 +58,8 @@ def check_alike(
     if team.size == 1 or isinstance(key, Tracer):
         return
     whose = "that of the checkpoint" if key is None else "random"
+    # Random keys may differ, because all take the key of process 0. A guessable key was chosen by
+    # the caller, and every process must have the same.
     if key is not None and guessable(key):
         whose = f"{jax.random.key_impl(key)} {fingerprint.arrays(jax.random.key_data(key))}"
     environment = {name: str(value) for name, value in fingerprint.environment().items()}
@@ -74,11 +77,13 @@ def check_alike(
 def _check_declared(objective: Objective, data: Dataset, examples: PyTree, params: Params) -> None:
     kind, loss, scale, row = objective.label_kind, objective.loss, data.preprocessing, 0
     if isinstance(loss, UnitLoss):
+        # A unit's first record stands for all, because only shapes are read.
         loss, examples, row = loss.loss, examples[0], (0, 0)
     declared = 0 if scale is None or scale.classes is None else len(scale.classes)
     if kind is not None:
         counted = kind.classes
     elif isinstance(loss, CrossEntropy):
+        # The network is traced on one record; the last axis of its output holds the logits.
         record = jax.eval_shape(lambda x: jax.tree.map(lambda leaf: leaf[row], x), examples[0])
         logits = jax.eval_shape(loss.apply, params, record).shape[-1]
         if declared > logits:
@@ -86,6 +91,7 @@ def _check_declared(objective: Objective, data: Dataset, examples: PyTree, param
                 f"the data declare {declared} classes, and the network gives {logits} logits: give "
                 "it one for each class."
             )
+        # A network may have more logits than the data declare classes.
         counted = declared or logits
     else:
         return
@@ -95,6 +101,8 @@ def _check_declared(objective: Objective, data: Dataset, examples: PyTree, param
             f"{declared} classes: take {_ADVICE.get(declared, _MANY)}, or "
             + ("declare other classes." if counted else "declare the label's bounds in a schema.")
         )
+    # A number that is no class is an impossible label: its record would contribute 0 without an
+    # error.
     if scale is not None and scale.label_bounds is not None and counted is not None:
         raise ValueError(
             f"{objective.name} is a loss for {_labels_of(counted)}, but the data declare a number "

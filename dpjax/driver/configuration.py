@@ -132,6 +132,7 @@ def difference(was: dict[str, str], is_: dict[str, str]) -> str:
     name = min(changed, key=derived)
     before, after = was.get(name, "absent"), is_.get(name, "absent")
     name = _as_given(name)
+    # Printing two hashes would not help.
     if FUNCTION in before + after:
         return (
             f"{name} computes something else than when this checkpoint was made (its traced "
@@ -150,6 +151,7 @@ class _Reader:
 
     def __init__(self, examples: PyTree, params: Params):
         self.params = jax.tree.map(lambda leaf: _shaped(leaf, jnp.shape(leaf)), params)
+        # The shape of one row, because the number of rows may be private.
         self.example = jax.tree.map(lambda leaf: _shaped(leaf, jnp.shape(leaf)[1:]), examples)
         self.traced: list[Array] = []
         self.foreign = False
@@ -168,6 +170,7 @@ class _Reader:
             long = f"{array.dtype}{array.shape} #{sha256(array.tobytes().hex())}"
             yield path, long if array.ndim else _words(array.item())
         elif (fields := _fields(value)) is not None:
+            # The methods of a foreign class are only seen in the program of the whole training.
             self.foreign |= not _is_of_this_version(value)
             yield path or "algorithm", type(value).__qualname__
             for name in fields:
@@ -191,6 +194,7 @@ class _Reader:
             whole = sha256(self._program(objective.margin, number), slope)
             yield path + "margin", FUNCTION + whole
         elif (linear := objective.linear) is not None:
+            # A scalar for one score, a vector for several: the slice is empty if there is one.
             score = jax.ShapeDtypeStruct((linear.outputs,)[: linear.outputs > 1], jnp.float32)
             yield path + "linear", FUNCTION + self._program(linear.derivatives, score, number)
         if objective.regularizer is not None:

@@ -34,6 +34,7 @@ def environment() -> dict[str, Any]:
         "x64": bool(jax.config.jax_enable_x64),  # pyright: ignore[reportAttributeAccessIssue]
         "threefry_partitionable": bool(jax.config.jax_threefry_partitionable),  # pyright: ignore
         "matmul_precision": str(jax.config.jax_default_matmul_precision),  # pyright: ignore
+        # The number of forced host devices does not change a sum; any other flag may.
         "xla_flags": _DEVICES.sub("", os.environ.get("XLA_FLAGS", "")).strip(),
         "machine": platform.machine(),
         "platform": jax.default_backend(),
@@ -79,14 +80,17 @@ def part(examples: PyTree, key: Array, rows: Sequence[range]) -> bytes:
     Returns:
       32 bytes: the sum of keyed hashes of the chunks of ``SHARE`` rows, modulo 2^256.
     """
+    # A keyed hash, because anyone could confirm a guess at the data by a plain one.
     secret, total = np.asarray(jax.random.key_data(key)).tobytes(), 0
     for place, leaf in enumerate(jax.tree.leaves(examples)):
         for start in (start for chunk in rows for start in chunk[::SHARE]):
             piece = leaf[start : start + SHARE] if np.ndim(leaf) else leaf
             array = np.ascontiguousarray(piece)
+            # Place and start are hashed too, because the sum below forgets the order of its terms.
             described = f"{place} {start} {array.dtype} {array.shape[1:]} {array.size} "
             digest = hashlib.blake2b(described.encode(), key=secret, digest_size=32)
             digest.update(array.tobytes())
+            # A sum, so that processes holding different rows can add their parts in any order.
             total += int.from_bytes(digest.digest(), "big")
     return (total % _MODULUS).to_bytes(32, "big")
 

@@ -49,9 +49,12 @@ def key_of_first(team: Team, key: Array) -> Array:
 
     Privacy: the key crosses the network between the processes.
     """
+    # A guessable key is the same in all processes, which have compared it; a traced key cannot be
+    # sent.
     if team.size == 1 or isinstance(key, Tracer) or guessable(key):
         return key
     words = team.from_first(lambda: np.asarray(jax.random.key_data(key)))
+    # Otherwise only process 0 knows that the key is random, and the others report it as guessable.
     note_random(words)
     return jax.random.wrap_key_data(jnp.asarray(words), impl=str(jax.random.key_impl(key)))
 
@@ -70,6 +73,8 @@ def training_key(
     """
     leaves = map(_numbers, jax.tree.leaves(algorithm))
     numbers = jnp.concatenate([*leaves, *map(_bits, jax.tree.leaves((params, structure.traced)))])
+    # Odd factors are invertible modulo 2^32: two lists that differ in one number never have equal
+    # sums.
     multipliers = jax.random.bits(derive(key, "training", 0), (2, numbers.size), jnp.uint32) | 1
     digest = structure.digest
     words = jnp.uint32([int(digest[i : i + 8], 16) for i in (0, 8)])
@@ -79,6 +84,7 @@ def training_key(
 def _numbers(leaf: Array | float) -> Array:
     # In float32, so that x64 mode and stacking do not matter.
     leaf = jnp.ravel(leaf)
+    # Half of a 64-bit number, such as a sampler's probability; float32 would drop its low bits.
     if leaf.dtype == jnp.uint32:
         return leaf
     return lax.bitcast_convert_type(leaf.astype(jnp.float32), jnp.uint32)
@@ -93,6 +99,7 @@ def _bits(leaf: Array) -> Array:
         leaf = leaf.astype(jnp.uint8)
     if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
         leaf = jnp.concatenate([leaf.real, leaf.imag])
+    # Casting 8 bytes to 4 adds an axis of two words.
     word = {1: jnp.uint8, 2: jnp.uint16}.get(leaf.dtype.itemsize, jnp.uint32)
     return jnp.ravel(lax.bitcast_convert_type(leaf, word)).astype(jnp.uint32)
 

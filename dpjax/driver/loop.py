@@ -40,6 +40,7 @@ def own_key(key: Array, algorithm: Algorithm, examples: PyTree, params: Params) 
     Privacy: secret like the root key.
     """
     examples = shares(examples)
+    # The numbers may be traced; ``training_key`` reads them inside the program.
     structure = jax.tree.map(lambda leaf: None, algorithm)
     chosen = configuration(structure, examples, params)
     return training_key(key, algorithm, params, _with_program(chosen, algorithm, examples, params))
@@ -78,6 +79,7 @@ def _with_program(
 
 def _shape_alone(leaf: Any) -> jax.ShapeDtypeStruct:
     dtype = jnp.result_type(leaf)
+    # A Python float and an array of the same value must give the same digest.
     weak = jnp.ndim(leaf) == 0 and dtype != jnp.uint32 and jnp.issubdtype(dtype, jnp.number)
     return jax.ShapeDtypeStruct(jnp.shape(leaf), dtype, weak_type=weak)
 
@@ -88,6 +90,7 @@ def start(bound: BoundAlgorithm, params: Params) -> Carry:
     state = algorithm.init(params)
 
     _, info = jax.eval_shape(_step_with_evidence, bound, jnp.array(0), state)
+    # As long as the longest plan that shares this program, so that another T compiles nothing anew.
     history = jax.tree.map(
         lambda leaf: jnp.full((algorithm.max_steps, *leaf.shape), jnp.nan, leaf.dtype), info
     )
@@ -118,6 +121,8 @@ def advance_always(bound: BoundAlgorithm, carry: Carry, rounds: Array | int) -> 
         live = (carry.step < _last(bound, bound.algorithm.steps)) & ~bound.algorithm.done(
             carry.state
         )
+        # Computed even after the run has ended, and then dropped, so that time does not reveal the
+        # end.
         after = _one_step(bound, carry)
         return jax.tree.map(lambda new, old: jnp.where(live, new, old), after, carry)
 
@@ -143,6 +148,7 @@ def _step_with_evidence(bound: BoundAlgorithm, step: Array, state: Any) -> tuple
     """
     ask = Asking(bound, step)
     state, info = bound.algorithm.step(ask.key, state, ask)
+    # The reshape keeps one shape for every step, also if no answer gives evidence.
     evidence = jnp.array(ask.evidence, jnp.float32).reshape(-1, 2)
     return state, (info, evidence)
 
@@ -151,6 +157,7 @@ def _step_with_evidence(bound: BoundAlgorithm, step: Array, state: Any) -> tuple
 def finish(bound: BoundAlgorithm, carry: Carry, unit: str, unit_rows: bool) -> Solution:
     """Returns the solution, certified at a step number that no iteration used."""
     algorithm, (history, evidence) = bound.algorithm, carry.history
+    # No iteration has this step number, so no noise is drawn twice.
     ask = Asking(bound, jnp.array(algorithm.max_steps))
     state = algorithm.finalize(ask.key, carry.state, ask)
     certificate, certified_params = algorithm.certify(ask.key, state, ask, unit_rows)

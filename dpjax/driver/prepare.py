@@ -88,6 +88,7 @@ def prepare(
     params = starting_point(algorithm, params)
     check_data(algorithm, data, params)
     examples, unit, unit_rows = unpack(data, algorithm)
+    # Before anything is traced: JAX would reuse the program of a function that has changed since.
     drop_outdated(algorithm.objective, examples, params)
     # Traced, not run: what an algorithm may not ask is refused before the key is used.
     check_questions(algorithm, shaped(examples), params)
@@ -101,6 +102,7 @@ def prepare(
         check_devices(records, _most_numbers(algorithm))
     if key is not None:
         check_traced(key, records)
+    # Static arguments of the programs; the second decides the scope of a certificate.
     held = {"unit": unit, "unit_rows": unit_rows}
     return Training(algorithm, data, examples, records, params, key, reproducible, held, team)
 

@@ -133,6 +133,7 @@ def _steps(algorithm: Algorithm, at: Sequence[int] | Array) -> Array:
         if given != sorted(given) or any(step < 0 for step in given):
             raise ValueError(f"at must hold step numbers from 0 on that do not fall, got {given}.")
         planned = algorithm.steps
+        # A traced plan has no number to compare with, and the loop ends at it anyway.
         if not isinstance(planned, Tracer) and max(given, default=0) > int(planned):
             raise ValueError(f"at={given} goes past the algorithm's steps={int(planned)}.")
     return steps
@@ -150,12 +151,17 @@ def _trained(
     """Prepares a training and runs ``program`` on it."""
     training = prepare(algorithm, data, root_key(key, seed), params, seeded=seed is not None)
     assert training.key is not None
+    # A run that raises has returned nothing, so its key is given back.
     with training.open_readers(), claimed(training.key, ADVICE):
         records = training.records
         start_at = replicate((training.key, training.params), records)
+        # Fetched inside the claim, with the readers open: JAX returns before it has computed, and
+        # reports errors of a device here.
         result, solution = to_host(
             program(algorithm, records, *start_at, *more, **training.unit_of_privacy)
         )
+        # Streamed records are read while the program runs, so the readers stay open until it has
+        # ended.
         finished(records, solution)
     return result, training.settled(solution)
 
@@ -185,5 +191,6 @@ def _follow(
         carry = advance(bound, carry, step)
         return carry, algorithm.iterate(carry.state)
 
+    # The loop of ``solve`` in stretches; keys depend on the step number, so the noise is the same.
     carry, seen = jax.lax.scan(until, start(bound, params), at)
     return seen, finish(bound, advance(bound, carry, algorithm.steps), unit, unit_rows)

@@ -105,14 +105,20 @@ def run(
     training = prepare(algorithm, data, root, params, seeded=seed is not None)
     kept = resume.RunFiles(checkpoint, ledger, label, part).named(training.data)
     with training.open_readers(), resume.journal(training, kept) as journal:
+        # Only the checkpoint of a resumed run knows if its key came from a seed.
         training = dataclasses.replace(training, reproducible=journal.reproducible)
         start_at = replicate((journal.key, training.params), training.records)
         bound, carry = _start(algorithm, training.records, *start_at)
+        # Claimed by name, because the resumed part of a run uses the key of the first part again.
         with claimed(journal.key, ADVICE, owner=journal.run_id):
+            # This writes the intent to the disk; only then may a step ask.
             carry = journal.begin(carry)
         carry = _walked(training, bound, carry, journal, progress, watch)
+        # The queries at the end depend on this carry and the key alone, so an interrupted end is
+        # asked again with the same noise.
         journal.end(carry)
         solution = to_host(loop.finish(bound, carry, **training.unit_of_privacy))
+        # JAX returns before it has computed, and a run is complete only afterwards.
         jax.block_until_ready(solution)
         journal.complete()
     if int(solution.status) == Status.NOT_FINITE:
@@ -134,11 +140,14 @@ def _walked(
     watched = _Watched(bound.algorithm, watch)
     begun = time.monotonic()
     with Bar(watched.words(carry), steps, shown=shown) as bar:
+        # If a stopping rule ends the run, ``done`` stays below ``until`` and the loop ends.
         pace, done, until = _Pace(steps, watched.steps), int(carry.step), 0
         while until <= done < steps:
+            # Clocks differ, and all processes must enter the loop up to the same step.
             until = training.team.from_first(functools.partial(pace.next, done))
             carry = _advance(bound, carry, until)
             try:
+                # Reading the step waits for the device, so Ctrl-C mostly arrives here.
                 done = int(carry.step)
             except KeyboardInterrupt:
                 # JAX stops waiting, and not what it waits for: an end of Python amid it may crash.
@@ -181,6 +190,8 @@ class _Pace:
     """After which steps the host looks: evenly for the bar, where one watches, and for Ctrl-C."""
 
     def __init__(self, steps: int, watched: frozenset[int]):
+        # A piece ends at every watched step, so that the watch sees the iterate after that very
+        # step.
         self._stops = sorted({*watched, steps})
         self._most = max(1, -(-steps // _UPDATES))
         self._piece, self._asked = 1, time.monotonic()

@@ -178,6 +178,7 @@ class Journal:
 
     def interrupted(self) -> str:
         """Saves what can be saved, and returns words on how to go on."""
+        # Before ``begin`` nothing was asked and nothing is spent.
         if self._carry is None or (self._folder is None and self._ledger is None):
             return "interrupted"
         step = f"interrupted after step {int(self._carry.step)} of {int(self._algorithm.steps)}"
@@ -225,6 +226,7 @@ def journal(training: Training, kept: RunFiles) -> Iterator[Journal]:
             return ours[0].begun
 
         begun = _RunState(*team.from_first(opened))
+        # A collective call: every process hashes its rows, so all of them must come here or none.
         content = _content(training.examples, begun.key, team) if begun.hashed else ""
         manifest = team.from_first(lambda: ours[0].manifest(training, content))
         held = Checkpoint(begun.run_id, begun.key, begun.step, begun.leaves, manifest)
@@ -291,11 +293,14 @@ class _OpenRun:
             "reproducible": self.begun.reproducible,
         }
         if self.held is not None:
+            # Compared first, because a difference explains why the ledger lacks the run.
             _compare(self.held, now)
             self._check_ledger(self.held)
         return now
 
     def _check_ledger(self, held: Checkpoint) -> None:
+        # The checkpoint of step 0 is written before the intent; after a crash in between, the
+        # ledger has no entry.
         if self.ledger is not None and held.step > 0 and held.run_id not in self.ledger:
             raise LedgerError(
                 f"the ledger {self.ledger.path} is behind its checkpoint: run {held.run_id} took "
@@ -350,6 +355,7 @@ def _same(first: Array, second: Array) -> bool:
 
 
 def _compare(held: Checkpoint, now: dict[str, Any]) -> None:
+    # Fields of both: one that is missing now differs too.
     for field in (*now, *held.manifest):
         was, is_ = held.manifest.get(field), now.get(field)
         if was == is_:

@@ -21,6 +21,7 @@ def check_devices(records: PyTree, numbers: int) -> None:
 
     ``numbers`` are those of a clipped sum, as ``check_sums`` takes them.
     """
+    # The known number is that of a CPU; a test computes it there anew.
     if jax.default_backend() != "cpu":
         _check_one(jax.default_backend())
     check_sums(records, numbers)
@@ -28,6 +29,7 @@ def check_devices(records: PyTree, numbers: int) -> None:
 
 @functools.cache
 def _check_one(backend: str) -> None:
+    # A surrounding jit may be tracing: the check must run now, not become part of the program.
     with jax.ensure_compile_time_eval():
         found = checksum()
     if found != KNOWN:
@@ -45,6 +47,7 @@ def checksum() -> int:
     True
     """
     key = jax.random.wrap_key_data(jnp.arange(2, dtype=jnp.uint32), impl="threefry2x32")
+    # Odd weights modulo 2^64: an error in one part always changes the sum.
     return sum(int(part) * (2 * place + 1) for place, part in enumerate(_parts(key))) % 2**64
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 GRID_BITS = 12
 """Sum and noise are rounded together to 2^-12 of the power of two below a coordinate's stddev."""
 
+# The exponent of a float64: these bits alone are the power of two at or below it.
 _EXPONENT = 0x7FF0_0000_0000_0000
 
 
@@ -64,6 +65,7 @@ def add_ball(
     dimension = sum(array.size for array in arrays)
     if dimension == 0:
         raise ValueError("noise in a ball needs at least one entry to be added to.")
+    # Direction and length must be independent, so their keys differ.
     keys = [derive(key, "direction", i) for i in range(len(leaves))]
     share = radial_share(derive(key, "radius", 0), dimension)
     with jax.enable_x64(True):
@@ -72,6 +74,7 @@ def add_ball(
             for own, array in zip(keys, arrays, strict=True)
         ]
         factor = float64(radius) * share / _norm(normal)
+        # Standard deviation of one coordinate of a uniform point in the ball; it sets the grid.
         stddev = float64(radius) / float64(np.sqrt(dimension + 2))
         noisy = [
             _add_on_grid(leaf, factor * z, stddev) for leaf, z in zip(leaves, normal, strict=True)
@@ -84,7 +87,9 @@ def _add_on_grid(value: Array | Expansion, noise: Array, stddev: Array) -> Array
     wide = value if isinstance(value, Expansion) else to_expansion(value)
     bits = lax.bitcast_convert_type(stddev, jnp.int64) & jnp.int64(_EXPONENT)
     grid = lax.bitcast_convert_type(bits, jnp.float64) * 2.0**-GRID_BITS
+    # Value and noise are rounded together, so that no low bits of the value remain.
     total = to_float64(wide) + noise
+    # A radius of 0 has no grid.
     total = jnp.where(grid > 0, jnp.round(total / jnp.where(grid > 0, grid, 1)) * grid, total)
     return lax.convert_element_type(total, value.dtype)
 
@@ -100,6 +105,7 @@ def radial_share(key: Array, dimension: int) -> Array:
     """
     bits = jax.random.bits(key, (2,), jnp.uint32)
     with jax.enable_x64(True):
+        # The midpoint of the interval that 64 bits leave, which is never 0.
         uniform = float64(bits[0]) * 2.0**-32 + float64(bits[1]) * 2.0**-64 + 2.0**-65
         return jnp.exp(jnp.log(uniform) * (1 / dimension))
 

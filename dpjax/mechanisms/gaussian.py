@@ -48,6 +48,7 @@ def perturb(
     """
     check_threefry(key)
     with jax.enable_x64(True):
+        # A tiny Python number must not become 0 in float32, which would add no noise.
         scale = stddev if isinstance(stddev, jax.Array) else lattice.in_float32(stddev)
         if jnp.broadcast_shapes(scale.shape, value.shape) != value.shape:
             # One draw at several scales tells the value: it is solved for.
@@ -62,6 +63,7 @@ def perturb(
 def _perturbed(key: Array, value: Array | Expansion, stddev: Array) -> Array:
     """Returns ``value`` plus noise, by ``jit``: called alone it is one program, not thirty."""
     scale = lattice.scale_of(stddev)
+    # The draws are int64, which JAX truncates to 32 bits outside this context.
     with jax.enable_x64(True):
         noise = lattice.in_units(standard_normal(key, value.shape), scale, FRACTION)
         return lattice.release(value, noise, scale)

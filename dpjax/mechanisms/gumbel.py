@@ -54,8 +54,10 @@ def noisy_argmax(
     with jax.enable_x64(True):
         noise = standard_gumbel(key, scores.shape)
         unit = lattice.scale_of(scale)
+        # Scores and noise as pairs of integers, upper and lower digits, which add without rounding.
         grids, rest = lattice.split(scores, unit.exponent)
         rest = rest + lattice.in_units(noise, unit, FRACTION)
+        # After the carry, upper digits decide first and lower digits break ties.
         grids, rest = lattice.carried(grids, rest)
         leading = scores.leading if isinstance(scores, Expansion) else scores
         usable = jnp.isfinite(leading)

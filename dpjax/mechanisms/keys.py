@@ -121,6 +121,7 @@ def derive(key: Key[Array, ""], purpose: str, step: Integer[Array, ""] | int) ->
     False
     """
     check_threefry(key)
+    # 32 bits suffice: a program has few purposes, and its programmer names them, not an attacker.
     crc = jnp.uint32(zlib.crc32(purpose.encode()))
     return fold(key, jnp.stack([crc, jnp.asarray(step).astype(jnp.uint32)]))
 
@@ -168,6 +169,7 @@ def is_wide(key: Array) -> bool:
     return str(jax.random.key_impl(key)) == "threefry4x32"
 
 
+# The constant of Threefry's key schedule (Salmon, Moraes, Dror and Shaw 2011).
 _PARITY = 0x1BD11BDA
 # Of the eight rounds after which they repeat, four by four: the two rotations of each.
 _ROTATIONS = (((10, 26), (11, 21), (13, 27), (23, 5)), ((6, 20), (17, 11), (25, 10), (18, 20)))

@@ -30,6 +30,7 @@ _BELOW = 44
 _ROUNDED = 8
 # Bits of the lower part of a draw, so that its product with 24 bits fits into 64.
 _LOW = 28
+# Bits for a number of grids: a sign and the carries of a few sums still fit into int64.
 _MOST = 60
 _REACH = _MOST - GRID_BITS
 TINY, _HUGE = 2.0**-126, 2.0**127
@@ -95,6 +96,7 @@ def in_units(draws: Array, scale: Scale, fraction: int) -> Array:
       fraction: from 30 to 57.
     """
     with jax.enable_x64(True):
+        # A mantissa counts 2^-23, a draw 2^-fraction and a unit 2^-52 of the same power of two.
         shift = fraction - 29
         high, low = draws >> _LOW, draws & ((1 << _LOW) - 1)
         below = (scale.mantissa * low + (1 << (shift - 1))) >> shift
@@ -119,8 +121,10 @@ def split(value: Array | Expansion, exponent: Array) -> Split:
 def _split(term: Array, exponent: Array) -> Split:
     """Of one float: its mantissa, shifted."""
     info = jnp.finfo(term.dtype)
+    # By bits, because float arithmetic may flush a subnormal number to 0.
     bits = lax.bitcast_convert_type(term, jnp.int64 if info.bits == 64 else jnp.int32)
     stored = (bits >> info.nmant) & ((1 << info.nexp) - 1)
+    # Subnormal numbers have no hidden bit, and the exponent of the smallest normal number.
     hidden = jnp.minimum(stored, 1) << info.nmant
     mantissa = ((bits & ((1 << info.nmant) - 1)) | hidden).astype(jnp.int64)
     mantissa = jnp.where(bits < 0, -mantissa, mantissa)
@@ -130,11 +134,13 @@ def _split(term: Array, exponent: Array) -> Split:
     largest = _MOST - 1 - info.nmant
     left = jnp.clip(shift, 0, largest).astype(jnp.int64)
     right = jnp.clip(-shift, 0, _BELOW).astype(jnp.int64)
+    # A right shift rounds towards minus infinity, so the rest is never negative.
     whole = mantissa >> right
     rest = (mantissa - (whole << right)) << (_BELOW - right)
     # Digits below a unit: what is left is below 2^9 grids, all of it in the rest.
     deep = jnp.clip(-shift - _BELOW, 0, 63).astype(jnp.int64)
     rounded = ((mantissa >> jnp.maximum(deep - 1, 0)) + 1) >> 1
+    # Too large for the integers; ``release`` adds such values in floats instead.
     whole = jnp.where(shift > largest, jnp.sign(mantissa) << _MOST, whole << left)
     return Split(jnp.where(deep > 0, 0, whole), jnp.where(deep > 0, rounded, rest))
 
@@ -163,6 +169,7 @@ def release(value: Array | Expansion, noise: Array, scale: Scale) -> Array:
     leading = wide.leading
     with jax.enable_x64(True):
         grids, rest = split(wide, scale.exponent)
+        # Adding half a grid and dropping the rest rounds to the nearest grid point.
         total, _ = carried(grids, rest + noise + (1 << (_BELOW - 1)))
         power = lax.bitcast_convert_type((scale.exponent + 127) << 23, jnp.float32)
         power = lax.convert_element_type(power, leading.dtype)

@@ -18,6 +18,7 @@ from dpjax.mechanisms.gumbel import noisy_argmax
 from dpjax.mechanisms.symmetric import add_symmetric_gaussian
 from dpjax.mechanisms.tree import PrefixNoise
 
+# Stands for log 0, but finite, so that scores can be added and subtracted.
 _NEVER = -1e3
 
 
@@ -130,6 +131,8 @@ class Gaussian(Noise):
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         moved = (neighbour_mean - mean) / stddev
+        # From the midpoint: a difference of two squared distances would lose digits if the means
+        # are close.
         return jnp.vdot(moved, (answer - (mean + neighbour_mean) / 2) / stddev)
 
 
@@ -158,6 +161,8 @@ class SymmetricGaussian(Gaussian):
 
     def excess(self, noise: Array, stddev: Any) -> tuple[Any, Any]:
         """Returns that of the p (p + 1) / 2 independent entries."""
+        # An off-diagonal draw appears twice but counts once: through half the variance if the noise
+        # is isometric, else through this weight.
         half = (1 + jnp.eye(len(noise))) / 2
         squares = (noise / stddev) ** 2 * (1 if self.isometric else half)
         return jnp.sum(squares - half), len(noise) * (len(noise) + 1) / 2
@@ -204,6 +209,7 @@ class Prefix(Gaussian):
 
     def excess(self, noise: Array, stddev: Any) -> tuple[Any, Any]:
         """Returns that of a segment's first increment: later ones' noise depends on it."""
+        # The first increment is the first prefix sum.
         pair = super().excess(noise, stddev * self.of.stddevs()[0])
         alone = jnp.equal(self.leaf, 0) | self.of.is_independent
         return tuple(jnp.where(alone, one, 0.0) for one in pair)  # pyright: ignore
@@ -220,6 +226,7 @@ class Prefix(Gaussian):
         The matrix that whitens the noise makes both worlds Gaussians of variance 1, that are apart
         by what it makes of the shifts.
         """
+        # A new segment forgets the one before, whose noise comes from another key.
         residuals, shifts = (jnp.where(jnp.equal(self.leaf, 0), 0, rows) for rows in seen)
         mean, moved = mean / self.divisor, (neighbour_mean - mean) / self.divisor
         residuals = residuals.at[self.leaf].set((answer - mean).ravel() / stddev)

@@ -56,8 +56,11 @@ def add_symmetric_gaussian(
     rows, columns = np.triu_indices(shape[0])
     relative = np.where(rows == columns, 1.0, np.sqrt(0.5) if isometric else 1.0)
     largest = lattice.in_float32(stddev)
+    # ``lattice.scale_of`` makes up for the rounding of sqrt(1/2) and of this product.
     scale = largest * jnp.asarray(relative, jnp.float32)
+    # The factor must not turn a tiny scale into 0, which would add no noise.
     scale = jnp.where(largest > 0, jnp.maximum(scale, lattice.TINY), largest)
+    # Drawn for one triangle and copied, so that the answer is exactly symmetric.
     triangle = jax.tree.map(lambda leaf: leaf[rows, columns], matrix)
     upper = gaussian.perturb(key, triangle, scale)
     whole = jnp.zeros(shape, upper.dtype)

@@ -111,6 +111,7 @@ class PrefixNoise:
             return np.eye(self.horizon)
         if self.kind == "tree":
             nodes = _nodes(self.horizon)
+            # Noise of covariance N N^T is whitened by the inverse of that matrix's Cholesky factor.
             return np.linalg.inv(np.linalg.cholesky(nodes @ nodes.T))
         norms, inverse, _ = _square_root(self.horizon)
         places = np.subtract.outer(np.arange(self.horizon), np.arange(self.horizon))
@@ -167,14 +168,18 @@ class PrefixNoise:
             return lattice.release(value, noise, scale)
 
     def _from_square_root(self, key: Array, leaf: Array, shape: tuple[int, ...]) -> Array:
+        # Every increment draws the whole segment anew, so that nothing is kept between steps.
         drawn = _draws(key, (self.horizon, *shape))
         norms, inverse, _ = _square_root(self.horizon)
         # g_(leaf - j) for j = 0 .. K - 1, and 0 for draws of later increments.
         row = np.concatenate([inverse[::-1], np.zeros(self.horizon - 1)])
         table = jnp.asarray((row * 2.0**_BITS).astype(np.int64))
+        # A slice past the end would be shifted silently; ``perturb`` returns NaN for such a leaf.
         place = jnp.clip(leaf, 0, self.horizon - 1)
         row = lax.dynamic_slice_in_dim(table, self.horizon - 1 - place, self.horizon)
         row = row.reshape((-1,) + (1,) * len(shape))
+        # A coefficient of 30 bits times half of a draw fits into 64 bits; times a whole draw it
+        # does not.
         low = (1 << _BITS) - 1
         inner = jnp.sum(row * (drawn >> _BITS), axis=0)
         inner = inner + (jnp.sum(row * (drawn & low), axis=0) >> _BITS)
@@ -241,8 +246,10 @@ class _SquareRoot(NamedTuple):
 @functools.lru_cache(maxsize=32)
 def _square_root(horizon: int) -> _SquareRoot:
     k = np.arange(1, horizon)
+    # Coefficients of (1 - x)^(-1/2), whose square has all ones, and of its inverse (1 - x)^(1/2).
     root = np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
     inverse = np.concatenate([[1.0], np.cumprod((2 * k - 3) / (2 * k))])
+    # Column j holds the first K - j coefficients: cumulative sums, reversed.
     norms = np.sqrt(np.cumsum(root**2)[::-1])
     norms = np.round(norms * 2.0**_BITS) / 2.0**_BITS
     inverse = np.round(inverse * 2.0**_BITS) / 2.0**_BITS

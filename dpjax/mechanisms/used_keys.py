@@ -77,6 +77,7 @@ def claimed(key: Array, advice: str, owner: str | None = None) -> Iterator[None]
     try:
         yield
     except Exception:
+        # Ctrl-C is not an Exception: a run that it stops may have drawn noise, and keeps its key.
         if noted:
             with _LOCK:
                 del _CLAIMED[_hash(_words(key))]
@@ -100,6 +101,7 @@ def check_traced(key: Array, data: PyTree) -> None:
 def _forget() -> None:
     """Forgets, in a process that was forked, which keys are random: its parent holds them too."""
     global _LOCK
+    # Claims are kept: a key that the parent has used counts as used here too.
     _RANDOM.clear()
     _LOCK = threading.Lock()  # a thread of the parent may have held it
 

@@ -30,6 +30,8 @@ class _Fraction(Query):
     noise_draws = 1  # pyright: ignore[reportAssignmentType]
     reads = FullBatch
     gradients_per_record = 0
+    # Rounding can flip a score near 0, and with it a whole count. In a clipped sum the same
+    # rounding is small and charged.
     _jumps = True
 
     def bound(self, params: Params | None = None, **public: Any) -> float:
@@ -127,6 +129,7 @@ class AccuracyQuery(_Fraction):
                 rows = prepare(rows, labels=linear.labels)
             return sums.are_correct(linear, rows, params)
         x, y = rows
+        # A null record counts 0 whatever score the model gives it, as it adds nothing to any sum.
         valid = (jnp.abs(y) == 1) & jnp.isfinite(x).all(axis=1)
         # One row at a time, so that no model can let a record decide about another.
         score = self.objective.model.score  # pyright: ignore
@@ -164,6 +167,7 @@ class CountQuery(_Fraction):
 
     def _have(self, params: Params, rows: Any) -> Array:
         if isinstance(rows, PreparedLinear):
+            # ``prepare`` gives radius 0 to null records and to those whose features are all 0.
             return rows.radius > 0
         of_one = jax.value_and_grad(self.objective.loss)
 

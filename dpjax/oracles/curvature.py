@@ -39,6 +39,7 @@ def smallest_curvature(
     )
     total = clipped.wide(params, records, mask)
     size = flatten(params)[0].size
+    # Added after clipping: the regularizer is exact and reads no record, so it has no sensitivity.
     regularizer = objective.regularize_hessian(jnp.zeros((size, size), dtype), params)
     with jax.enable_x64(True):
         mean = lax.div(to_float64(total), lax.full_like(to_float64(total), divisor))

@@ -41,12 +41,14 @@ class DifferenceQuery(Query):
 
     name = "difference"
     gradients_per_record = 2  # here and at the anchor
+    # Near the anchor two gradients almost cancel, and rounding is a large part of the difference.
     _jumps = True
 
     sums = ClippedSums(reviewed=True)
 
     @property
     def quantity(self) -> Quantity:
+        # The bound is 2 C min(1, slope |params - anchor|); the guarantee prints this number.
         slope = float(self.smoothness / (2 * self.clip_norm))
         return Quantity("difference", (("slope", slope),))
 

@@ -74,10 +74,13 @@ class EstimateQuery(Query):
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """What one record adds to b times an increment, as the noise's draws see it."""
+        # Noise is independent on what ``PrefixNoise`` calls C G, which an increment that moves by 1
+        # moves by this factor.
         return self.clip_norm * self.correlation.sensitivity
 
     @property
     def divisor(self) -> Array | float:
+        # Also for a difference of b_t records: ``stddev_at`` measures its bound in units of C / b.
         return self.batch_size * 1.0
 
     @property
@@ -97,6 +100,8 @@ class EstimateQuery(Query):
 
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns that of a whole run, however many answers: one Gaussian to each record."""
+        # A record pays for one Gaussian, but every answer draws numbers, and epsilon is charged for
+        # all.
         draws = self.noise_draws * self.most_answers(self.sampler.max_batch_size)
         return (self._release(1, noise_draws=draws),)
 
@@ -128,7 +133,10 @@ class EstimateQuery(Query):
         if not self.correlation.is_independent:
             return jnp.asarray(self.stddev)
         bound = self._difference(self._limit(size)).bound(params, anchor)
+        # How far one record moves the mean of b_t differences, relative to the C / b of a gradient.
         moved = (bound / size) * (self.batch_size / self.clip_norm) * (1 + _SHARE)
+        # Where the iterate has not moved the bound is 0, and noise of scale 0 would release the
+        # exact sum.
         return self.stddev * jnp.where(refresh, 1.0, jnp.maximum(moved, LEAST))
 
     def exact(
@@ -188,6 +196,7 @@ class EstimateQuery(Query):
         return derive(key, self.name, public["segment"])
 
     def initial_score(self, params: Params) -> tuple[Any, ...]:
+        # Any increment serves: the state depends on the law of the whole segment alone.
         ((_, noise),) = self.noises(leaf=0, refresh=True, size=1)
         return (noise.initial_score(flatten(params)[0].size),)
 
@@ -196,6 +205,7 @@ class EstimateQuery(Query):
         return (self.stddev_at(refresh, size, params, anchor),)
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Params:
+        # ``Prefix`` has divided by the number of records already.
         return flatten(params)[1](noisy[0], as_sum=True)
 
     def noisy_parts(self, answer: Params) -> tuple[Array, ...]:

@@ -24,6 +24,7 @@ class GradientQuery(Query):
     clip_norm: Array | float
 
     name = "gradient"
+    # Subclasses may share this purpose, since ``step_key`` derives from their names as well.
     purpose = "gradient"  # pyright: ignore[reportAssignmentType]
     sums_units = True
 

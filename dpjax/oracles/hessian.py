@@ -132,6 +132,7 @@ class JointQuery(Query):
 
     @property
     def noise_draws(self) -> int:
+        # p for the gradient and p^2 for the Hessian, an upper bound as in ``HessianQuery``.
         return self.setting.dimension * (self.setting.dimension + 1)
 
     @property
@@ -153,9 +154,12 @@ class JointQuery(Query):
         ).wide(params, records, mask)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
+        # Each part has a noise key of its own, but both are one vector: ``releases`` books one
+        # Gaussian.
         return (("gradient", Gaussian()), ("hessian", SymmetricGaussian()))
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        # The weighted vector has noise of one scale; undoing a weight multiplies that scale by it.
         return tuple(map(self._sum_noise_std, (self.gradient_weight, self.hessian_weight)))
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> SecondOrderAnswer:

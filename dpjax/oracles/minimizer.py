@@ -66,6 +66,7 @@ class MinimizerQuery(ValueQuery):
     @property
     def sensitivity(self) -> Array | float:
         """How far one record moves the minimum, and how far from it the answers may start."""
+        # No rounding error of sums here: ``distance_bound`` includes the rounding of the gradients.
         exact = self.sampler.scale(self.bound(), self.relation)
         slope, smoothness, _ = self.objective.constants  # pyright: ignore
         mu = strength_of(self.objective)

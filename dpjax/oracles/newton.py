@@ -71,7 +71,10 @@ class NewtonQuery(ValueQuery):
     @property
     def sensitivity(self) -> Array | float:
         """How far one record moves f(H) u, rounding of sums and eigenvectors included."""
+        # Twice, because the decompositions of both neighbours err.
         errors = 2 * self.dimension * _EIGEN_ERROR
+        # An error in H moves f(H) by its slope, 1 / floor^2; an error in the eigenvectors turns
+        # f(H) u, whose length is at most 1 / floor.
         return (self._mean_sensitivity(1.0) + errors) * self.bound() + errors / self.floor
 
     @property
@@ -108,6 +111,7 @@ class NewtonQuery(ValueQuery):
             return (from_float64(jnp.sum(vectors * turned[None, :], axis=1), dtype),)
 
     def _inverse(self, values: Array) -> Array:
+        # In float64, like the eigenvalues that it bounds from below.
         floor = float64(self.floor)
         if self.modification == "add":
             return 1 / (jnp.maximum(values, 0) + floor)

@@ -61,6 +61,8 @@ class ObjectiveQuery(MinimizerQuery):
     @property
     def distance(self) -> Array | float:
         """Bound on how far the answer is from the exact minimiser, before the noise on it."""
+        # A bound on the gradient at 0, where the solver starts: G for the data, plus the tilt's
+        # length if every coordinate is within _REACH deviations.
         slope = self.bound() + _REACH * math.sqrt(self.dimension) * self.stddev
         smoothness = self.objective.constants.smoothness  # pyright: ignore
         mu = strength_of(self.objective)
@@ -91,6 +93,7 @@ class ObjectiveQuery(MinimizerQuery):
             "distance_from_minimum",
             count,
             noise_multiplier=float(self.output_multiplier),
+            # Twice: on either data set the answer may be that far from its exact minimum.
             sensitivity=2 * float(self.distance),
             components=(("minimizer", float(self.output_stddev)),),
             noise_draws=self.dimension,
@@ -104,6 +107,8 @@ class ObjectiveQuery(MinimizerQuery):
     def evidence(self, answer: Array, params: Params, **public: Any) -> list[tuple[Any, Any]]:
         """Returns that of the tilt, which is minus the regularizer's gradient at the answer."""
         mu = strength_of(self.objective)
+        # Without records the minimum is -tilt / mu, so mu times the answer is the tilt plus mu
+        # times the output noise, and the two are independent.
         return [Gaussian().excess(mu * answer, jnp.hypot(self.stddev, mu * self.output_stddev))]
 
     def likelihood_terms(
@@ -130,5 +135,6 @@ class ObjectiveQuery(MinimizerQuery):
         """Returns the tilt, which goes into the objective and never leaves."""
         self._check_dimension(params)
         dtype = shares(records).dtype
+        # A purpose of its own, because the query's purpose draws the noise on the output.
         own, noise = derive(key, "tilt", 0), Gaussian()
         return {"tilt": noise.alone(own, params.shape, self.stddev, dtype)}

@@ -183,6 +183,7 @@ class Query:
 
         Privacy: NOT PRIVATE; for audits on made-up records.
         """
+        # The leading term is the sum rounded once, which is precise enough for an audit.
         exact = (value.leading for value in self.exact(records, params, mask, **public))
         noises = (noise for _, noise in self.noises(**public))
         seen, stddevs = self.noisy_parts(answer), self.stddevs(params, **public)
@@ -293,6 +294,7 @@ class Query:
                 "for each of noises()."
             )
         noisy = tuple(
+            # Step 0 for every part: this key belongs to one answer already.
             noise.add(derive(key, purpose, 0), value, stddev)
             for value, (purpose, noise), stddev in zip(exact, noises, stddevs, strict=True)
         )
@@ -341,6 +343,7 @@ class Query:
     @property
     def closed_form(self) -> bool:
         """Whether rows of a linear model are scaled once a training, so that sums are products."""
+        # Scaling all rows pays only if every answer reads all of them.
         return self.sampler.reads_all
 
     @property
@@ -388,6 +391,7 @@ class Query:
           ValueError: for a sampler that has no accounting for the relation or the noise, or draws
             from another number of records.
         """
+        # A subclass may define its own sampler, and the charge assumes the declared n.
         self.setting.check_sampler(self.sampler)
         if self._jumps and self.permutation_invariant and not self.in_any_row:
             raise ValueError(
@@ -438,6 +442,7 @@ class Query:
         """Returns ``rounding_error`` for sums over at most ``rows`` rows."""
         # Where a record may be added, sums may have more rows than are declared.
         charged = most_rows(rows, self.relation, self.in_any_row)
+        # An added record moves all later rows, and each may round differently in its new place.
         shifted = 0.0 if self.in_any_row else shift_rounding_error(charged, self.relation)
         # Without a statement records may be added one by one, as by ``accumulate``.
         more = charged if self._sums is None else self._sums.additions
@@ -458,4 +463,5 @@ class Query:
         return self.noise_multiplier * (self._mean_sensitivity(bound) * self.divisor)
 
     def _drawn(self, key: Array, records: Records) -> tuple[Records, Array | None]:
+        # A key of its own: noise from the same key would depend on the records that were drawn.
         return self.sampler.draw(derive(key, _BATCH, 0), records)

@@ -37,6 +37,8 @@ def bind(query: Query, examples: PyTree) -> Records:
         return _units(query, examples)
     if (linear := query.objective.linear) is None:
         return examples
+    # From the number of all records, not of a device's share: chunks must not depend on the
+    # devices.
     width = scaled_rows.chunk_width(length(examples), shares(examples)[0].shape[1])
     prepare = functools.partial(scaled_rows.prepare, width=width, labels=linear.labels)
     if isinstance(examples, Spread):

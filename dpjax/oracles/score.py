@@ -68,6 +68,8 @@ class ScoreQuery(ValueQuery):
 
     def bound(self, params: Params | None = None, **public: Any) -> float:
         """How far one record moves m times the vector, in clip norms."""
+        # The error is of the mean's eigenvalue, and this bound is on m times the vector. Both
+        # neighbours err, hence the 2.
         errors = 2 * self.dimension * EIGENVALUE_ERROR * self.sampler.expected
         return (2 * self.candidates) ** 0.5 * (1 + errors)
 
@@ -115,6 +117,7 @@ class ScoreQuery(ValueQuery):
             pairs = zip(scores.terms, found.terms, strict=True)
             return Expansion(tuple(terms.at[:, place].set(term) for terms, term in pairs))
 
+        # Columns past ``filled`` read no record and stay 0; they get noise like the others.
         return (lax.fori_loop(0, public["filled"], one, zeros((2, self.candidates), dtype)),)
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Scores:
@@ -134,6 +137,8 @@ class ScoreQuery(ValueQuery):
             permutation_invariant=self.permutation_invariant,
         )
         total = clipped.wide(params, batch, mask)
+        # From zeros, to get the regularizer's exact gradient alone; the noisy data term is added
+        # below.
         own = self.objective.regularize_gradient(
             jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype), params), params
         )

@@ -70,6 +70,7 @@ class SelectionQuery(ValueQuery):
     @property
     def sensitivity(self) -> Array | float:
         """How far one record moves a score, rounding of sums and eigenvalues included."""
+        # Twice, because the eigenvalues of both neighbours err.
         errors = 2 * self.dimension * EIGENVALUE_ERROR
         return (self._mean_sensitivity(1.0) + errors) * self.clip_norm / self.curvature_tolerance
 
@@ -79,9 +80,12 @@ class SelectionQuery(ValueQuery):
 
     def releases(self, count: int) -> tuple[Release, ...]:
         failed = selection_error(self.candidates)
+        # The table's error in Gumbel noise is charged as a failure probability, not by the number
+        # of draws.
         return (self._release(count, failure_probability=failed, noise_draws=0),)
 
     def evaluations(self, count: int) -> Evaluations:
+        # A selection computes Hessians, and only gradients are counted.
         return Evaluations(0, 0)
 
     def is_asked(self, **public: Any) -> Array:

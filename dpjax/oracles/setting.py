@@ -36,6 +36,7 @@ class Setting:
 
     def __post_init__(self):
         if self.sampler is None:
+            # The default depends on another field, which a dataclass default cannot express.
             object.__setattr__(self, "sampler", FullBatch(self.data_size))
 
     def drawn_by(self, sampler: Sampler) -> "Setting":

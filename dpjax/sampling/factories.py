@@ -73,6 +73,8 @@ def poisson(
         raise ValueError(
             f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
         )
+    # A multiple of 2^-64, which the draw compares with random words: the accounting uses this
+    # number.
     threshold = round(_validate.positive("expected_batch", expected_batch) / n * 2**64)
     if not 1 <= threshold < 2**64:
         raise ValueError(
@@ -86,6 +88,7 @@ def poisson(
         # Half of the share: what 64 bits miss of the gaps is charged beside it.
         allowed = _validate.open_unit("delta_share", delta_share) * budget.delta / draws
         max_batch_size = _max_batch_size(probability, n, min(allowed / 2, _RARE))
+    # More slots than records would never be filled.
     max_batch_size = min(_validate.positive_int("max_batch_size", max_batch_size), n)
     sampler = Poisson.of(threshold, expected, max_batch_size, n)
     if draws * skip_error(sampler.table, max_batch_size) >= budget.delta / 2:
@@ -141,6 +144,7 @@ def poisson_sampler(
     >>> poisson_sampler(100, 100, budget, 1)
     FullBatch(data_size=100)
     """
+    # Every step then reads every record, and there is no sampling to account for.
     if check_batch_size(batch_size, data_size) == data_size:
         if max_batch_size is not None:
             raise ValueError(
@@ -172,6 +176,7 @@ def single_passes(data_size: int, holdout: int) -> tuple[SinglePass, SinglePass 
     >>> first.expected, last.expected
     (90.0, 10.0)
     """
+    # These are places of the random order, so both sets are random.
     split = data_size - holdout
     last = SinglePass(data_size, split, data_size) if holdout else None
     return SinglePass(data_size, 0, split), last
@@ -205,6 +210,8 @@ def _max_batch_size(probability: float, n: int, allowed: float) -> int:
     while low < high:
         middle = (low + high) // 2
         declared = probability, middle, n
+        # A private n may exceed the declared one: the first is the exact tail up to that, the
+        # second a Chernoff bound beyond.
         if max(overflow_probability(*declared), crowd_probability(*declared)) <= allowed:
             high = middle
         else:

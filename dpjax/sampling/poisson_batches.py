@@ -45,6 +45,7 @@ class Poisson(Sampler):
 
     high: Array | np.uint32
     low: Array | np.uint32
+    # Not compared: it follows from the words, and the comparison of two arrays is no single bool.
     table: Array | np.ndarray | None = dataclasses.field(compare=False)
     expected: Array | float
     max_batch_size: int = static()
@@ -59,6 +60,7 @@ class Poisson(Sampler):
         threshold = (int(self.high) << 32) | int(self.low)
         if threshold > 0:
             table = skips.skip_table(threshold, self.data_size)
+            # The cache returns one object, so mostly no number is compared.
             if self.table is not table and not np.array_equal(self.table, table):
                 object.__setattr__(self, "table", table)
 
@@ -94,6 +96,7 @@ class Poisson(Sampler):
         return tail + skips.skip_error(self.table, self.max_batch_size)
 
     def log_mixture(self, drawn: Array, undrawn: Array) -> Array:
+        # Not ``probability``, which needs the words on the host; here they may be traced.
         q = self.expected / self.data_size
         return jnp.logaddexp(jnp.log1p(-q) + undrawn, jnp.log(q) + drawn)
 

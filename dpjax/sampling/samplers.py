@@ -71,7 +71,10 @@ class Sampler:
 
         Arguments and errors as in ``scale``.
         """
+        # Raises for an unknown relation.
         records_moved(relation)
+        # One record's contribution even under ``replace_one``: the accounting of samples includes
+        # the second.
         return record_norm * (1 + rounding_error)
 
     def sample(self, key: Array, n: int) -> Batch:
@@ -85,6 +88,7 @@ class Sampler:
           drawn: that where the canary, the only record that contributes, is drawn.
           undrawn: that where it is not.
         """
+        # A sampler that draws every record hides nothing.
         return drawn
 
     def with_known_order(self, key: Array) -> "Sampler":
@@ -174,6 +178,7 @@ class Sampler:
         Raises:
           ValueError: if the sampler has no accounting for the noise.
         """
+        # Each class of release accounts for one kind of noise on one kind of draw.
         kinds = Release.kinds(self.sampling)
         if mechanism not in kinds:
             raise ValueError(
@@ -223,6 +228,7 @@ class FullBatch(Sampler):
         return Batch(jnp.arange(n, dtype=jnp.int32), jnp.ones(n, bool))
 
     def draw(self, key: Array, records: PyTree) -> tuple[PyTree, None]:
+        # No copy and no mask, so that closed forms can use rows that were prepared once.
         return records, None
 
 
@@ -289,6 +295,8 @@ class WithoutReplacement(Sampler):
             return Batch(drawn, mask)
         # Masked slots point at row n, which is not there and is dropped.
         left_out = jnp.zeros(n, bool).at[jnp.where(mask, drawn, n)].set(True, mode="drop")
+        # If the draws hold too few distinct records, too many rows are left and the first are
+        # taken; ``overflow`` includes this.
         holdout = jnp.nonzero(~left_out, size=self.size)[0].astype(jnp.int32)
         return Batch(holdout, jnp.ones(self.size, bool))
 

@@ -36,6 +36,7 @@ def ordered(key: Array, rows: PyTree) -> ShuffledRecords:
     >>> sorted(ordered(jax.random.key(0), jnp.ones((4, 2))).order.tolist())
     [0, 1, 2, 3]
     """
+    # Permute the places, not the rows, which would copy all of the data.
     return ShuffledRecords(rows, jax.random.permutation(key, length(rows)).astype(jnp.int32))
 
 
@@ -103,10 +104,12 @@ class SinglePass(Sampler):
         return ordered(key, records)
 
     def with_known_order(self, key: Array) -> "KnownOrder":
+        # The order depends on the key and n alone, so any rows serve.
         order = ordered(key, jnp.zeros(self.data_size)).order
         return KnownOrder(self.data_size, self.first, self.last, order=order)
 
     def draw(self, key: Array, records: Any) -> tuple[Any, None]:
+        # Each query names its own places, see ``minibatch``.
         return records, None
 
     def minibatch(
@@ -130,6 +133,7 @@ class SinglePass(Sampler):
                 "number of records; declare the public n."
             )
         places = start + jnp.arange(rows, dtype=jnp.int32)
+        # Both ends are checked, because places beyond them belong to another release.
         mask = (places < start + size) & (places >= self.first) & (places < self.last)
         # A masked place reads record order[0], whose part the mask then makes 0.
         indices = records.order[jnp.where(mask, places, 0)]
