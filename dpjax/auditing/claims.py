@@ -59,7 +59,7 @@ class Claim:
 
     def delta(self, scale: float = 1.0) -> float:
         """Returns delta at epsilon 0, the total variation, if the noise were ``scale`` times it."""
-        # A scale of infinity says that no noise at all is contradicted.
+        # A scale of infinity: no amount of noise was contradicted.
         if math.isinf(scale):
             return 0.0
         return float(deltas(self.event, np.zeros(1), scale)[0])

@@ -22,7 +22,7 @@ from dpjax.auditing.counts import Counts, count_errors, upper_rate
 LEVEL = 1e-3
 """Probability that a bound fails: 99.9 % confidence."""
 
-# Numbers of the searches for thresholds and scales: they cost power, and no validity.
+# Constants of the searches for thresholds and scales: they affect power, not validity.
 _CANDIDATES = 400
 _STEP = 1.1
 _SMALLEST, _LARGEST = 0.125, 1024.0

@@ -26,7 +26,7 @@ from dpjax.objectives import Objective
 from dpjax.oracles import HessianQuery, Query, SelectionQuery, Setting, bind
 from dpjax.sampling import Sampler
 
-# Reads nothing: of its query only the noise and the event are attacked.
+# Reads no record: its query serves for the noise's scale and the event alone.
 _CONSTANT = Objective(lambda params, example: 0.0 * params.sum(), name="none")
 
 

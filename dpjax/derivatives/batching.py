@@ -84,8 +84,7 @@ def equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
 
 
 def _within(equation: Any) -> Iterator[Any]:
-    # A parameter may be a program, a closed one, or a tuple of them such as the branches of a
-    # ``cond``.
+    # A parameter may be a program, a closed one, or a tuple of them (a ``cond``'s branches).
     for value in jax.tree.leaves(
         list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")
     ):

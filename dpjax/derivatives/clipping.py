@@ -66,8 +66,7 @@ def tree_sum(rows: Float[Array, "n k"]) -> Float[Array, " n"]:
     """
     if rows.shape[1] == 0:
         return jnp.zeros_like(rows, shape=rows.shape[:1])
-    # A balanced tree over the slices: an entry passes through about log2 k additions, as ``SLACK``
-    # needs.
+    # A balanced tree: an entry passes through about log2 k additions, as ``SLACK`` assumes.
     while (k := rows.shape[1]) > 1:
         slices = min(_SLICES, 1 << (k.bit_length() - 1))
         width = k // slices

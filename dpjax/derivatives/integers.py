@@ -113,7 +113,7 @@ class Summand(NamedTuple):
         The coarse integers are multiples of 2^-30 of it; with indices of 32 bits a sum has fewer
         than 2^31 rows, and its integers at most 62 bits.
         """
-        # The rounding is harmless either way, as of a power of two the next one is taken.
+        # Rounding the bound either way is harmless: of a power of two the next power is taken.
         bound = lax.convert_element_type(jnp.asarray(self.bound), jnp.float32)
         # Read off the bits of a positive float32: a logarithm may round to the next power.
         exponent = (lax.bitcast_convert_type(bound, jnp.int32) >> 23) - 126

@@ -199,7 +199,7 @@ def sum_sensitivity(
     >>> print(round(sum_sensitivity(0.5, "zero_out", rows=35_000), 4))
     0.5031
     """
-    # Charged in full whatever it is: who asks for a sensitivity sees the number.
+    # No limit here: the caller sees the number, however large.
     error = sum_rounding_error(rows, relation, permutation_invariant) + shift_rounding_error(
         rows, relation, math.inf
     )

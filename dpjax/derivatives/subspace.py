@@ -172,7 +172,7 @@ def _sums(
 
     # The derivatives along all k directions are what fills the memory.
     numbers = k * directions.widest(of_flat, flat, example_of(batch))
-    # Of the Hessian alone a square is made exactly symmetric.
+    # Only the Hessian is a square, which is made exactly symmetric.
     summands = tuple(
         Summand(shape, flat.dtype, weight, squares)
         for shape, weight, squares in zip(((k,), (k, k)), weights, (0, 1), strict=True)

@@ -76,7 +76,7 @@ def exact_saddle(objective: Objective, examples: tuple[PyTree, PyTree]) -> Point
         x, y = _float64(examples)
         params = jnp.zeros(objective.parameters(x.shape[1]))
         own = _regularize(objective, jnp.zeros((params.size, params.size)), params)
-        # At 0 the penalties of these problems have a multiple of the identity: one entry tells all.
+        # At 0 the Hessian of these penalties is a multiple of the identity: one entry is enough.
         lowest = _data_curvature(objective, np.asarray(x), np.asarray(y)) + float(own[0, 0])
         value = float(exact_objective(objective, params, (x, y)))
         # Not ``lowest >= 0``, which NaN would pass.

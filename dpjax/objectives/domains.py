@@ -47,7 +47,7 @@ class _Ball(_Domain):
     radius: float
 
     def __post_init__(self):
-        # The class is frozen; this is the way to keep the checked number.
+        # The dataclass is frozen, so the checked number is set past it.
         object.__setattr__(self, "radius", _validate.positive("radius", self.radius))
 
     def norm(self, params: Params) -> Array:

@@ -249,8 +249,7 @@ def free_hessian_ratio(margin: Callable[[Array], Array], lipschitz: float) -> fl
     room = 1 - first**2
     # Far out phi' is too close to its bound to tell the room from rounding; phi'' is as small.
     ratios = np.where(room > 1e-9, second**2 / np.maximum(room, 1e-9), 0.0)
-    # Rounded up, for what lies between the margins tried: with too small a ratio clipping would
-    # act.
+    # Rounded up for what lies between the margins tried, or clipping would act.
     return float(np.sqrt(ratios.max())) * (1 + 1e-4)
 
 

@@ -159,7 +159,7 @@ class Quartic:
     1.0
     """
 
-    # A shape and no number: it stays structure.
+    # It decides a shape, so it is structure and not a leaf.
     rank: int = 1
 
     def __post_init__(self):

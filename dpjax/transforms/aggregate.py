@@ -177,8 +177,7 @@ def clipped_sum(
         parts = compute_once(
             chunk,
             lambda: [
-                # Cast first: the largest float16 that stands for a NaN would be an ordinary
-                # float32.
+                # Cast first: float16's largest number, which marks a NaN, is an ordinary float32.
                 clipping.sanitize_nonfinite(chunk.of(leaf).reshape(length, width).astype(dtype))
                 for leaf, width in zip(leaves, widths, strict=True)
             ],

@@ -78,7 +78,7 @@ class UpdateSampling:
         >>> print(f"{draws.rounding_error(permutation_invariant=True):.5f}")
         0.00030
         """
-        # Charged for twice the declared rows: a gradient may round otherwise in another row.
+        # Twice the declared rows and no more: in another row a gradient may round otherwise.
         rows = rounding.most_rows(self.sampler.max_batch_size, self.relation, in_any_row=False)
         rounding_error = rounding.sum_rounding_error(rows, self.relation, permutation_invariant)
         return rounding_error + rounding.shift_rounding_error(rows, self.relation)
@@ -257,7 +257,7 @@ def noisy_mean(
     total = clip_and_sum(
         clip_norm, per_layer=per_layer, permutation_invariant=draws.permutation_invariant
     )
-    # A sum that arrives was added in float32, for all that is known of it.
+    # A sum from outside may have been added in float32.
     rounding_error = draws.rounding_error(total.permutation_invariant and per_example)
     # Rounding moves a sum no further than a clip norm larger by this factor would.
     sensitivity = draws.sensitivity(total.clip_norm * (1 + rounding_error))

@@ -288,8 +288,7 @@ def add_tree_noise(
     ) -> Event:
         if _validate.positive_int("steps", steps) > noise.horizon:
             raise ValueError(f"steps={steps} are past the horizon of {noise.horizon} updates.")
-        # An update enters several draws: the largest column norm of the factorisation says by how
-        # much.
+        # One update enters several draws, in all by the factorisation's column norm.
         on_mean = _validate.positive("sensitivity", sensitivity) * noise.sensitivity
         n = _validate.positive_int("data_size", data_size)
         return event_of(

@@ -73,8 +73,7 @@ class SearchPlan(HasCard):
             settings=len(self.settings),
             public_score=self.release.public_score,
         )
-        # ``of`` counts anew, from these trainings alone: what is accounted stays that of the
-        # search.
+        # ``of`` counts anew, from these trainings alone: the search's own numbers are accounted.
         charged = {"noise_draws": self.release.noise_draws}
         charged |= {"noise_multiplier": self.release.noise_multiplier}
         release = dataclasses.replace(release, **charged)
@@ -270,8 +269,7 @@ def _training_budget(
                 break
         else:
             most = guess
-        # Aims as if the cost were proportional to the budget, and halves where that leaves the
-        # bracket.
+        # As if the cost were proportional to the budget; halves where that leaves the bracket.
         aim = guess * (1 - _TOLERANCE / 2) * budget.epsilon / spent if spent else most
         guess = aim if least < aim < most else (least + most) / 2
     if least == 0:

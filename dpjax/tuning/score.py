@@ -57,7 +57,7 @@ class PublicAccuracy:
           records: a ``Dataset``, or ``(x, y)``. Of units each record that is present counts.
         """
         x, y = (records.x, records.y) if isinstance(records, Dataset) else records
-        # Rows that fill up a unit are no records.
+        # Padding rows of a unit are not records.
         if isinstance(records, Dataset) and records.present is not None:
             x, y = (np.asarray(leaf)[np.asarray(records.present)] for leaf in (x, y))
         return cls(objective, jnp.asarray(x), jnp.asarray(y))

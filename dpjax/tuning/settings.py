@@ -35,7 +35,7 @@ def expand(settings: Settings) -> tuple[dict[str, Any], ...]:
             for combination in itertools.product(*grid.values())
         ]
     else:
-        # What is no dictionary is left out here, and missed in the count below.
+        # Anything but a dictionary is left out here, and the count below reveals it.
         found = [dict(setting) for setting in settings if isinstance(setting, Mapping)]
         if isinstance(settings, str) or len(found) != len(settings):
             raise ValueError(

@@ -55,7 +55,7 @@ def draw(
     Privacy: SECRET; it depends on the key and on public numbers alone.
     """
     key = loop.own_key(root, stacked, records, params)
-    # By integers: probabilities in float32 would round the distribution of K.
+    # Integer thresholds: in float32 the distribution of K would be rounded.
     word = jax.random.bits(derive(key, "number of trials", 0), (), jnp.uint32)
     # The last threshold is 2^32, which no word reaches.
     thresholds = np.cumsum(number.weights)[:-1].astype(np.uint32)
@@ -64,8 +64,7 @@ def draw(
     # By its place, so that a training does not depend on K.
     return Draw(
         jax.vmap(functools.partial(derive, key, "trial"))(places),
-        # With replacement: the theorem takes trainings to be independent (Papernot and Steinke
-        # 2022).
+        # With replacement, as the theorem's trainings are independent (Papernot and Steinke 2022).
         jax.random.randint(derive(key, "settings", 0), (slots,), 0, settings, jnp.int32),
         places < trials,
     )

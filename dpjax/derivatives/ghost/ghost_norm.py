@@ -74,7 +74,7 @@ class Embedding(Part):
     def squares(self, arrays: tuple[Array, ...]) -> Array:
         """Returns the sums over pairs of positions at which the same row is looked up."""
         index, right = arrays
-        # The indices are equal, so that one of them decides whether there is such a row.
+        # The indices are equal, so comparing one of them with the table's length is enough.
         same = (index[:, :, None] == index[:, None, :]) & (index < self.shape[0])[:, :, None]
         bad = clipping.bad(right)
         terms = right.shape[1] ** 2 + right.shape[2] + 8

@@ -112,8 +112,7 @@ class Materialized(Part):
         if not self.layers:
             rows = cotangents.copies[self.leaf]
         else:
-            # Added before the norm is taken: a shared parameter's gradient is the sum over its
-            # uses.
+            # Added before the norm is taken: a shared parameter's gradient is their sum.
             uses = [self._of_layer(n, layer, cotangents, residuals) for n, layer in self.layers]
             rows = functools.reduce(jnp.add, uses)
         count = rows.shape[0]

@@ -148,8 +148,7 @@ def prepare_units(
     count = -(-n // share) * chunks * at_once
 
     def some_blocks(i: Array) -> PreparedUnits:
-        # No block reaches over a device's share: on any number of devices blocks hold the same
-        # units.
+        # No block reaches over a device's share: blocks are the same on any number of devices.
         place = i % chunks * at_once * held + jnp.arange(at_once * held)
         position = i // chunks * share + place
         unit = jnp.minimum(position, n - 1)
@@ -164,7 +163,7 @@ def prepare_units(
         )
         weight = valid.astype(dtype)
         if reduction == "mean":
-            # A unit without a valid row has the weights 0, and not 0 / 0.
+            # A unit without a valid row gets the weights 0, not 0 / 0.
             weight = weight / jnp.maximum(jnp.sum(weight, axis=1, keepdims=True), 1)
 
         def by_row(array: Array) -> Array:
