@@ -243,6 +243,7 @@ def estimate(
     True
     """
     delta = _validate.open_unit("delta", delta)
+    # Not dropped: that a run ends in NaN may itself tell D from D'.
     scores, other = (
         np.where(np.isnan(values), np.inf, values)
         for values in (np.asarray(scores), np.asarray(other))

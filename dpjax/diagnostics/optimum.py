@@ -396,6 +396,7 @@ def _accelerated(data: _Data, ball: L1Ball) -> Optimum:
             if here > value:
                 momentum = 1.0
             value = here
+        # The momenta of accelerated proximal descent (Beck and Teboulle 2009).
         grown = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
         # Restarts where the momentum points up hill.
         if (ahead - moved) @ (moved - params) > 0:

@@ -246,6 +246,7 @@ def free_hessian_ratio(margin: Callable[[Array], Array], lipschitz: float) -> fl
     0.3003
     """
     first, second = (values / lipschitz for values in margin_derivatives(margin))
+    # What a joint norm of 1 leaves to the Hessian beside the gradient.
     room = 1 - first**2
     # Far out phi' is too close to its bound to tell the room from rounding; phi'' is as small.
     ratios = np.where(room > 1e-9, second**2 / np.maximum(room, 1e-9), 0.0)

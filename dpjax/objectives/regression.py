@@ -68,6 +68,7 @@ class Squared(Residual):
         return 1 + length
 
     def joint_weights(self, lipschitz: float) -> tuple[float, float]:
+        # Slope and curvature may both be largest: each takes half of the joint norm's square.
         return math.sqrt(2), math.sqrt(2) / lipschitz
 
     def of_residual(self, r: Array) -> tuple[Array, Array, Array]:

@@ -274,6 +274,7 @@ _DRAWS = (
 
 
 def _state_error(model: Any, path: tuple[Any, ...], by_example: bool) -> str:
+    # Keys of the state's dictionaries; the path may go on inside a variable.
     of_dicts = itertools.takewhile(lambda key: hasattr(key, "key"), path)
     keys, nodes = tuple(key.key for key in of_dicts), {}
     layer, name, what = keys[1:-1], keys[-1:], f"a linen collection {keys[0]!r}"

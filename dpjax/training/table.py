@@ -158,6 +158,7 @@ def sizes_of(
             "data_size is required under relation='add_or_remove_one', where the number of records "
             "is private: declare a public one."
         )
+    # Rows are counted only where their number is public, as checked above.
     n = np.shape(jax.tree.leaves(records)[0])[0] if data_size is None else data_size
     n = _validate.positive_int("data_size", n)
     batch_size = _validate.positive_int("batch_size", batch_size)
