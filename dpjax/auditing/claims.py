@@ -59,6 +59,7 @@ class Claim:
 
     def delta(self, scale: float = 1.0) -> float:
         """Returns delta at epsilon 0, the total variation, if the noise were ``scale`` times it."""
+        # A scale of infinity: no amount of noise was contradicted.
         if math.isinf(scale):
             return 0.0
         return float(deltas(self.event, np.zeros(1), scale)[0])
@@ -81,6 +82,7 @@ class Claim:
         """
         if self.event.is_gaussian:
             mu = self.event.gaussian_mu / scale
+            # The upper tail keeps the digits of a small alpha, which 1 - alpha would lose.
             return lambda alpha: stats.norm.cdf(stats.norm.isf(alpha) - mu)
         alphas, betas = _corners(self.event, scale)
         return lambda alpha: np.interp(alpha, alphas, betas)
@@ -118,6 +120,7 @@ class SampledGaussianClaim(Claim):
             )
         sampler = FullBatch(1)
         if sampling_probability < 1:
+            # As the sampler holds it, an integer over 2^64.
             threshold = round(sampling_probability * 2**64)
             sampler = Poisson.of(threshold, 1.0, max_batch_size=1, data_size=1)
         release = sampler.release(

@@ -32,6 +32,7 @@ class Counts(NamedTuple):
 
     def upper_rates(self, level: float) -> tuple[np.ndarray, np.ndarray]:
         """Returns bounds that hold for both true rates at once, except with probability level."""
+        # Half of the level each, by the union bound.
         return (
             upper_rate(self.false_positives, self.negatives, level / 2),
             upper_rate(self.false_negatives, self.positives, level / 2),

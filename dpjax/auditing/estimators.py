@@ -22,6 +22,7 @@ from dpjax.auditing.counts import Counts, count_errors, upper_rate
 LEVEL = 1e-3
 """Probability that a bound fails: 99.9 % confidence."""
 
+# Constants of the searches for thresholds and scales: they affect power, not validity.
 _CANDIDATES = 400
 _STEP = 1.1
 _SMALLEST, _LARGEST = 0.125, 1024.0
@@ -50,6 +51,7 @@ def clopper_pearson_epsilon(counts: Counts, delta: float, level: float = LEVEL) 
     >>> print(clopper_pearson_epsilon(Counts(10, 10_000, 5_000, 10_000), 1e-5).round(2))
     5.26
     """
+    # Both directions use the same two bounds, and fail together: the level is not divided again.
     return np.max(_directions(counts, delta, level), axis=0)
 
 
@@ -85,6 +87,7 @@ def curve_p_value(counts: Counts, claim: Claim, scale: float = 1.0) -> float:
     alpha = upper_rate(counts.false_positives, counts.negatives, _P_VALUES)
     beta = claim.curve(scale)(alpha)
     right = stats.binom.cdf(counts.false_negatives, counts.positives, np.clip(beta, 0, 1))
+    # Past the end of the grid P1, hence the product, is at most its last value.
     product = max(float(np.max(left * right)), float(_P_VALUES[-1]))
     return float(product * (1 - np.log(product)))
 
@@ -143,6 +146,7 @@ def audited_scale(counts: Counts, claim: Claim, level: float = LEVEL) -> float:
             high = middle
         else:
             low = middle
+    # The end that is rejected: rounded up, so that the epsilon errs towards 0.
     return float(high)
 
 
@@ -174,6 +178,7 @@ def choose_thresholds(
     pooled = np.sort(np.concatenate([scores, other]))
     candidates = pooled[_spread(pooled.size, _CANDIDATES)]
     counts = count_errors(scores, other, candidates)
+    # At half the level, as each direction will be tested at a threshold of its own.
     directions = _directions(counts, delta, level / 2)
     false_positive, false_negative = counts.upper_rates(level)
     # The scale at which each candidate's curve would just be rejected, by linear interpolation.
@@ -238,6 +243,7 @@ def estimate(
     True
     """
     delta = _validate.open_unit("delta", delta)
+    # Not dropped: that a run ends in NaN may itself tell D from D'.
     scores, other = (
         np.where(np.isnan(values), np.inf, values)
         for values in (np.asarray(scores), np.asarray(other))
@@ -269,6 +275,7 @@ def _directions(counts: Counts, delta: float, level: float) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         first = np.log((1 - false_negative - delta) / false_positive)
         second = np.log((1 - false_positive - delta) / false_negative)
+    # The logarithm of a negative number is NaN: that direction says nothing.
     return np.nan_to_num(np.maximum([first, second], 0), nan=0.0)
 
 

@@ -41,6 +41,7 @@ def plot_audits(audits: Sequence[Audit], path: str | os.PathLike) -> None:
 def _panel(axes: Any, audit: Audit) -> None:
     order = audit.tradeoff[:, 0].argsort()
     positive, negative, claimed = audit.tradeoff[order].T
+    # A logarithmic axis has no place for a rate of 0.
     seen = (positive > 0) & (negative > 0)
     # Rates of a few runs are too noisy to draw.
     floor = 10 / audit.runs

@@ -26,6 +26,7 @@ from dpjax.objectives import Objective
 from dpjax.oracles import HessianQuery, Query, SelectionQuery, Setting, bind
 from dpjax.sampling import Sampler
 
+# Reads no record: its query serves for the noise's scale and the event alone.
 _CONSTANT = Objective(lambda params, example: 0.0 * params.sum(), name="none")
 
 
@@ -125,11 +126,13 @@ def gaussian(mechanism: Callable = add_gaussian, noise_multiplier: float = 1.0) 
     >>> round(gaussian().claim.epsilon(1e-5), 3)
     4.377
     """
+    # Of norm 1 over both leaves.
     canary = {"a": jnp.full(2, 0.5), "b": jnp.sqrt(jnp.full((), 0.5))}
     release = Release("gaussian", 1, noise_multiplier=noise_multiplier)
 
     def run(key: Array, tree: PyTree) -> Array:
         answer = mechanism(key, tree, noise_multiplier)
+        # The projection on the canary is sufficient for two Gaussians that differ by it.
         return sum(jnp.vdot(answer[name], canary[name]) for name in canary)  # pyright: ignore
 
     pair = NeighbouringPair(jax.tree.map(jnp.zeros_like, canary), canary, "zero_out")
@@ -213,7 +216,9 @@ def ball(dimension: int, mechanism: Callable = add_ball, delta: float = 0.3) -> 
     >>> round(ball(10).claim.delta(), 9)
     0.3
     """
+    # The ratio of radius to distance follows from delta; the radius is 1.
     distance = 1 / ball_radius(1.0, delta, dimension)
+    # The standard deviation of a coordinate is R / sqrt(d + 2).
     multiplier = 1 / (distance * np.sqrt(dimension + 2))
     release = BallRelease("ball", 1, multiplier, distance, dimension=dimension)
 
@@ -256,6 +261,7 @@ def single_selection(query: SelectionQuery, pair: NeighbouringPair, candidates: 
     Raises:
       ValueError: if the pair has another relation than the query.
     """
+    # At gradient norms of 0 the selection is by curvature alone.
     public = {"gradient_norms": jnp.zeros(len(candidates)), "filled": len(candidates)}
     return _answered(query, pair, candidates, **public)
 
@@ -298,11 +304,13 @@ def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve)
     True
     """
     _same_relation(algorithm.relation, pair)
+    # A single pass reads by position, so that the null records must keep their places.
     by_position = any(sampler.by_position for sampler in _samplers(algorithm))
     examples_of_pair = pair[:2] if by_position else canaries.without_nulls(pair)
 
     def run(key: Array, examples: PyTree) -> SegmentScores:
         known = _with_known_orders(algorithm, derive(key, "audited order", 0))
+        # The recorder puts its scores in the place of the certificate.
         return train(Recorder(known, *examples_of_pair), examples, key=key).certificate
 
     return Game(Claim(algorithm.event), pair, run, 2**10, algorithm.queries)

@@ -102,6 +102,7 @@ class Recorder:
             total += ratio.astype(total.dtype)
             asked = query.is_asked(**public)
             counts[query.name] += 1 if asked is None else asked.astype(jnp.int32)
+            # Handed on as it is, so that the attack does not change the run.
             return answer
 
         result = method(key, state.state, recorded_ask, *more)

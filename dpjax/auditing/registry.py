@@ -275,8 +275,10 @@ def audit(
     """
     runs, gate = plan(name, runs, quick)
     result = attack(AUDITS[name].make(), name=name, key=key, gates=(runs, gate), progress=progress)
+    # A refutation is final: repeating it until it passes would choose the result.
     if result.passed or result.refuted:
         return result
+    # With a fresh key, so that no run counts in both results.
     _, again = jax.random.split(key)
     more = (_MORE_RUNS * runs, gate)
     return attack(AUDITS[name].make(), name=name, key=again, gates=more, progress=progress)
@@ -293,6 +295,7 @@ def plan(name: str, runs: int | None = None, quick: bool = False) -> tuple[int, 
         return (row.quick_runs, row.quick_gate) if quick else (row.runs, row.gate)
     if _validate.positive_int("runs", runs) < 4:
         raise ValueError(f"runs must be at least 4, two on each data set, got {runs}.")
+    # More runs do not weaken an attack, so that the gate for fewer still applies.
     if runs >= row.runs:
         return runs, row.gate
     return runs, row.quick_gate if runs >= row.quick_runs else None
@@ -340,6 +343,7 @@ def attack(
         runs=runs,
         cp_epsilon=estimate.epsilon_clopper_pearson,
         fdp_epsilon=estimate.epsilon_curve,
+        # At the level of all audits together; the two bounds above are at 99.9 % each.
         refuted=estimators.rejects(estimate.counts, claim, level),
         level=level,
         gate=gate,

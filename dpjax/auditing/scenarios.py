@@ -175,6 +175,7 @@ def optax_chain() -> Game:
     # The event of a chain does not depend on its key.
     event = mean(key=jax.random.key(0)).event(steps)
     stddev = event.releases[0].stddev
+    # How far the canary moves the mean, in standard deviations of the noise.
     shift, q = clip_norm / batch_size / stddev, batch_size / size
 
     def run(key: Array, records: PyTree) -> Array:
@@ -189,6 +190,7 @@ def optax_chain() -> Game:
             previous, params = params, jnp.asarray(optax.apply_updates(params, updates))
             velocity = previous - params
             answer = (velocity - decay * before)[0] / stddev
+            # log(1 - q + q e^l) for l the log-likelihood ratio of a step that draws the canary.
             score += jnp.logaddexp(jnp.log1p(-q), jnp.log(q) + shift * (answer - shift / 2))
             before = velocity
         return score

@@ -85,6 +85,7 @@ def _log_ratio(planned: SearchPlan, by: ScoreFunction | None, best: _trials.Best
         noise = float(planned.algorithms[0].queries[-1].stddev)
         place, moved = best.score / noise, 1 / _SIZE / noise
         ratio += moved * (place - moved / 2)
+        # The probability that one training scores lower, without the canary and with it.
         below, theirs = ndtr(place), ndtr(place - moved)
     else:
         below, theirs = (_rank(at, shift) for shift in (0.0, shift))
@@ -116,5 +117,6 @@ def _stddev(planned: SearchPlan) -> float:
 
 
 def _derivative(number: NumberOfTrials, x: Array) -> Array:
+    # f(u) is the sum of P(K = k) u^k, so that f' has the coefficients k P(K = k).
     coefficients = number.probabilities * jnp.arange(1, number.cap + 1)
     return jnp.polyval(coefficients[::-1], x)

@@ -31,6 +31,7 @@ def map_examples(
     >>> map_examples(jnp.sum, jnp.ones((3, 2)), sequential=True).tolist()
     [2.0, 2.0, 2.0]
     """
+    # A loop holds one example at a time, so that no operation can read two.
     return lax.map(function, examples) if sequential else jax.vmap(function)(examples)
 
 
@@ -83,6 +84,7 @@ def equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
 
 
 def _within(equation: Any) -> Iterator[Any]:
+    # A parameter may be a program, a closed one, or a tuple of them (a ``cond``'s branches).
     for value in jax.tree.leaves(
         list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")
     ):

@@ -73,6 +73,7 @@ def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int
     >>> rows_per_chunk(581_012, 54 * 54), rows_per_chunk(100, 54 * 54), rows_per_chunk(9, 2**30)
     (512, 100, 1)
     """
+    # Never above CHUNK: the float64 sum of a chunk is charged for at most so many rows.
     fitting = max(1, min(most, CHUNK, numbers // max(numbers_per_row, 1)))
     if n <= min(BLOCK, fitting):
         return n
@@ -88,8 +89,10 @@ def blocks_per_chunk(count: int, numbers_per_block: int, numbers: int) -> int:
     >>> blocks_per_chunk(47, 128 * 60, 2**18), blocks_per_chunk(3, 2**20, 2**18)
     (24, 1)
     """
+    # Never above CHUNK rows, for which the rounding is charged, whatever fits the cache.
     most = min(CHUNK // BLOCK, numbers // numbers_per_block)
     chunks = -(-count // max(1, most))
+    # Spread evenly: the last chunk costs what the others do, however few blocks it needs.
     return -(-count // chunks)
 
 
@@ -141,6 +144,7 @@ def sum_loads(
     one of its ``chunks``. All are full: what is past the last record contributes zero.
     """
 
+    # Two loops: what comes in by one callback is enough for several chunks that fit the cache.
     def outer(i: Array, total: PyTree) -> PyTree:
         all_rows = jnp.ones(chunks * rows, bool)
         held = load(Chunk(i, i * chunks * rows, all_rows))
@@ -177,6 +181,7 @@ def count_rows(
         return flags(rows) & keep
 
     one = Summand((), jnp.dtype("float32"), bound=1.0)
+    # A row is one flag here, so that only the rounding bound limits a chunk.
     return sum_chunks(n, min(n, CHUNK), contribution, one)
 
 
@@ -231,6 +236,7 @@ def _added(summands: PyTree, total: PyTree, parts: PyTree) -> PyTree:
 
 
 def _finished(summands: PyTree, total: PyTree) -> PyTree:
+    # Summands are tuples themselves: without ``is_leaf`` they would be taken apart.
     kinds, structure = jax.tree.flatten(summands, is_leaf=_is_summand)
     # One collective for all parts of the sum, and of integers, so that it is exact.
     wholes = integers.over_shares(structure.flatten_up_to(total))
@@ -252,6 +258,7 @@ def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> P
     as its results must be stored.
     """
 
+    # The branch that is never taken; ``cond`` asks for the same shapes and dtypes.
     def zeros(*args):
         shapes = jax.eval_shape(function, *args)
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
@@ -285,6 +292,7 @@ def common_length(tree: PyTree, mask: ArrayLike | None, name: str = "batch") -> 
         raise ValueError(
             f"{name} must hold at least one record; for an empty batch pass rows with mask=False."
         )
+    # Only bool: ``&`` with integers works bit by bit, and would drop a row marked 2.
     if mask is not None and (jnp.shape(mask) != (n,) or jnp.result_type(mask) != jnp.bool_):
         raise ValueError(
             f"mask must be a bool array of shape (n,), one entry for each row of {name}, got "

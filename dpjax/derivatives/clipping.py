@@ -52,6 +52,7 @@ def sanitize_nonfinite(values: Float[Array, "*shape"]) -> Float[Array, "*shape"]
     True
     """
     largest = jnp.finfo(values.dtype).max
+    # A comparison with NaN is False: one test finds NaN, infinity and the replacement itself.
     return jnp.where(jnp.abs(values) < largest, values, largest)
 
 
@@ -65,6 +66,7 @@ def tree_sum(rows: Float[Array, "n k"]) -> Float[Array, " n"]:
     """
     if rows.shape[1] == 0:
         return jnp.zeros_like(rows, shape=rows.shape[:1])
+    # A balanced tree: an entry passes through about log2 k additions, as ``SLACK`` assumes.
     while (k := rows.shape[1]) > 1:
         slices = min(_SLICES, 1 << (k.bit_length() - 1))
         width = k // slices
@@ -113,10 +115,12 @@ def clip_factors(
     [0.2 1. ]
     """
     dtype = parts[0][0].dtype
+    # Two sums of squares, as no one scale serves norms near the bound and 1e37 times above it.
     near, far = (jnp.zeros(parts[0][0].shape[0], dtype) for _ in range(2))
     for rows, weight in parts:
         # In units of the bound: of a norm near it the square is near 1.
         units = rows * (1 / jnp.asarray(weight, dtype) / jnp.asarray(clip_norm, dtype))
+        # The replacement of ``sanitize_nonfinite`` counts as infinite, so that the row is dropped.
         is_number = jnp.abs(rows) < jnp.finfo(dtype).max
         near += tree_sum(jnp.where(is_number, units * units, jnp.inf))
         far += tree_sum(jnp.where(is_number, (units * _DOWN) ** 2, jnp.inf))
@@ -136,6 +140,7 @@ def square_norms(rows: Float[Array, "n k"]) -> Float[Array, " n"]:
     [25. inf]
     """
     largest = float(jnp.finfo(rows.dtype).max)
+    # The square of every float32 number, at most 1.2e77, is within float64: no scaling is needed.
     with jax.enable_x64(True):
         entries = float64(rows)
         return tree_sum(jnp.where(jnp.abs(entries) < largest, entries * entries, jnp.inf))
@@ -211,6 +216,7 @@ def scalar_factor(
     Array([1. , 0.5, 0. ], dtype=float32)
     """
     bound = clip_norm * SLACK
+    # A NaN compares False and gets the factor 1 here; ``usable`` drops it.
     factor = jnp.where(norm > bound, bound / norm, 1)
     # A subnormal factor is too coarse, as in ``shrinking``.
     usable = jnp.isfinite(norm) & (factor >= jnp.finfo(factor.dtype).tiny)
@@ -224,5 +230,6 @@ def hypot(a: Float[Array, "*shape"], b: Float[Array, "*shape"]) -> Float[Array, 
     Array(True, dtype=bool)
     """
     largest = jnp.maximum(jnp.abs(a), jnp.abs(b))
+    # Of two zeros the quotients would be NaN.
     safe = jnp.where(largest > 0, largest, 1)
     return largest * jnp.sqrt((a / safe) ** 2 + (b / safe) ** 2)

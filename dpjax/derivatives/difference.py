@@ -106,6 +106,7 @@ class ClippedGradDifference:
         """
         # On the host, where no ``where`` is needed.
         bound = self._of_distance(distance, lambda short, a, b: a if short else b)
+        # A shift's error is assumed relative to C, and near the anchor the bound is far below C.
         if not rounding.keeps_positions(relation) and linear_of(self.loss) is None:
             raise ValueError(
                 f"under {relation!r} a record shifts those behind it, whose gradients may then "
@@ -116,6 +117,7 @@ class ClippedGradDifference:
         )
 
     def _of_distance(self, distance: Any, where: Any) -> Any:
+        # The triangle inequality: each of the two gradients is within C.
         largest = 2 * self.clip_norm
         by_distance = self.smoothness * distance
         # A NaN distance gives no bound, but the bound by clipping still holds.
@@ -197,8 +199,10 @@ def _general_sum(
 
         def differences() -> tuple[Array, Array]:
             (here, usable), (there, usable_there) = clipped(flat), clipped(flat_anchor)
+            # Without a clip norm the difference of two finite gradients may still overflow.
             return clipping.sanitize_nonfinite(here - there), usable & usable_there
 
+        # Stored: norm and sum must read the same numbers.
         change, usable = compute_once(chunk, differences)
         factors = clipping.clip_factors(bound, (change, 1.0), keep=usable)
         return rounding.block_products(
@@ -206,4 +210,5 @@ def _general_sum(
         )
 
     rows = rows_per_chunk(n, flat.size, numbers=2**20)
+    # The grid follows the bound, which is public, and so is finer near the anchor.
     return sum_chunks(n, rows, contribution, Summand(flat.shape, flat.dtype, bound))

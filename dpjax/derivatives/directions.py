@@ -85,6 +85,7 @@ def derivatives(
         tangents = {id(start): direction}
         for step in steps:
             _push(step, tangents, store)
+        # Only these leave the map: all others would be held for all k directions at once.
         return {name: tangents[name] for name in needed}
 
     tangents = jax.vmap(push)(directions)
@@ -105,6 +106,7 @@ def widest(loss: Callable[[Array, PyTree], Array], point: Array, record: PyTree)
         values = [value for step in steps for value in step.outputs if value.curved]
         sizes.extend(value.primal.size for value in values)
 
+    # Nothing is computed, only traced; the sizes leave by the list.
     jax.eval_shape(measure, point, record)
     return max(sizes)
 
@@ -128,9 +130,11 @@ def _take(steps: list[_Step], equation: Any, values: list[_Value]) -> list[_Valu
     of_record = any(value.of_record for value in values)
     outputs = [_Value(result, of_record=of_record) for result in primitives.bind(equation, primals)]
     active = [i for i, value in enumerate(values) if value.active]
+    # Integers and bools, such as an index or a comparison, have no derivative.
     moving = [
         i for i, v in enumerate(outputs) if jnp.issubdtype(jnp.result_type(v.primal), jnp.floating)
     ]
+    # Constant in the parameters: a value to read, but no step of the chain rule.
     if not active or not moving:
         return outputs
 
@@ -141,6 +145,7 @@ def _take(steps: list[_Step], equation: Any, values: list[_Value]) -> list[_Valu
         results = primitives.bind(equation, arguments)
         return [results[i] for i in moving]
 
+    # A product is linear while only one factor moves, a quotient while its divisor stands still.
     alone = len(active) == 1
     linear = (
         name in primitives.LINEAR
@@ -157,6 +162,7 @@ def _take(steps: list[_Step], equation: Any, values: list[_Value]) -> list[_Valu
 
 def _push(step: _Step, tangents: dict[int, Array], store: Store) -> None:
     """Adds the derivatives of a step's outputs along one direction to ``tangents``."""
+    # Only what a nonlinear step takes in is read again, by ``_curvature``.
     if not step.linear:
         for value in step.inputs:
             if value.of_record and jnp.ndim(value.primal):
@@ -181,11 +187,13 @@ def _curvature(out: _Value, steps: list[_Step], tangents: dict[int, Array], stor
         # Up to the first nonlinear step nothing adds to the Hessian.
         if not any(value.curved and id(value) in cotangents for value in step.outputs):
             continue
+        # An output that the loss does not read has the cotangent 0.
         of_outputs = [cotangents.get(id(v), jnp.zeros_like(v.primal)) for v in step.outputs]
         if not step.linear:
             moves = [tangents[id(value)] for value in step.inputs]
             total = total + _second(step, moves, of_outputs, store).astype(total.dtype)
         for value, cotangent in _pull(step, of_outputs):
+            # A value that several steps read gets the sum of their cotangents.
             known = id(value) in cotangents
             cotangents[id(value)] = cotangents[id(value)] + cotangent if known else cotangent
     return total
@@ -203,6 +211,7 @@ def _pull(step: _Step, cotangents: list[Array]) -> list[tuple[_Value, Array]]:
             arguments[i] = argument
         return step.apply(*arguments)
 
+    # With respect to the needed inputs alone: the cotangent of a weight would have p numbers.
     _, pull = jax.vjp(of_needed, *(step.inputs[i].primal for i in needed))
     return list(zip((step.inputs[i] for i in needed), pull(cotangents), strict=True))
 
@@ -223,6 +232,7 @@ def _second(step: _Step, tangents: list[Array], cotangents: list[Array], store: 
                 step.parameters, kernel, cotangents[0], points[0].shape
             )
         )(store(kernels))
+        # f'' of a product has two mixed terms, each the transpose of the other.
         half = _gram(tangents[0], back)
         return half + half.T
     if step.primitive in primitives.BILINEAR:
@@ -238,8 +248,10 @@ def _second(step: _Step, tangents: list[Array], cotangents: list[Array], store: 
         half = _gram(tangents[first], jax.vmap(through)(tangents[second]))
         return half + half.T
     if step.primitive in primitives.BY_ENTRY:
+        # f'' is diagonal: one number an entry, the same for all directions.
         _, (curvature,) = jax.jvp(pulled_back, points, (jnp.ones_like(points[0]),))
         return _gram(tangents[0] * curvature[None], tangents[0])
+    # Any other step: forward over backward, one pass for each direction.
     turned = jax.vmap(lambda *moves: jax.jvp(pulled_back, points, moves)[1])(*tangents)
     return sum(map(_gram, tangents, turned), jnp.zeros(()))
 

@@ -73,6 +73,7 @@ def gradient_sum(
     """
     n = common_length(batch, mask)
     flat, unflatten = flatten(params)
+    # In the flat parameters, so that one record gives one row of p numbers whatever the tree.
     gradient = jax.grad(lambda w, record: loss(unflatten(w), record))
     sequential = vmap_mixes_examples(loss, params, batch)
 
@@ -89,6 +90,7 @@ def gradient_sum(
         return rounding.block_products(factors, blocks(rows), permutation_invariant, axis=1)
 
     rows = rows_per_chunk(n, flat.size, 2**20, most)
+    # A norm within C bounds every coordinate by C, and the grid follows from that bound.
     return sum_chunks(n, rows, contribution, Summand(flat.shape, flat.dtype, clip_norm))
 
 
@@ -129,6 +131,7 @@ def second_order_sums(
         ]
         return [sums[0].reshape(-1, p, p), *sums[1:]]
 
+    # The joint norm divides H by its weight, so that H itself is within C w_h.
     summands = [Summand((p, p), flat.dtype, clip_norm * hessian_weight, squares=1)]
     if gradient_weight is not None:
         summands.append(Summand((p,), flat.dtype, clip_norm * gradient_weight))
@@ -144,6 +147,7 @@ def _derivatives(
     treedefs = []
 
     def linearized(record: PyTree) -> tuple[Array, list[Array]]:
+        # Linearised, so that what the first pass saves is stored once for all p columns.
         gradient, push = jax.linearize(jax.grad(lambda w: loss(unflatten(w), record)), flat)
         residuals, treedef = jax.tree.flatten(push)
         treedefs.append(treedef)

@@ -83,6 +83,7 @@ class Summand(NamedTuple):
             both = _in_float64(parts, inverse)
         else:
             parts = parts.astype(jnp.float32)
+            # Decided when the program is lowered: one trace may be for several kinds of device.
             both = lax.platform_dependent(parts, inverse, cpu=_in_float64, default=of_blocks)
         return _plus(total[0], both[0]), _plus(total[1], both[1])
 
@@ -112,6 +113,7 @@ class Summand(NamedTuple):
         The coarse integers are multiples of 2^-30 of it; with indices of 32 bits a sum has fewer
         than 2^31 rows, and its integers at most 62 bits.
         """
+        # Rounding the bound either way is harmless: of a power of two the next power is taken.
         bound = lax.convert_element_type(jnp.asarray(self.bound), jnp.float32)
         # Read off the bits of a positive float32: a logarithm may round to the next power.
         exponent = (lax.bitcast_convert_type(bound, jnp.int32) >> 23) - 126

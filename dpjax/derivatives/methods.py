@@ -49,6 +49,7 @@ def gradient_sum(
 
     Privacy: NOT a mechanism: it is exact.
     """
+    # For its errors, before a method is chosen from shapes.
     common_length(batch, mask)
     params, batch = (jax.tree.map(jnp.asarray, tree) for tree in (params, batch))
     size, leaves = general.flatten(params)[0].size, len(jax.tree.leaves(params))
@@ -59,6 +60,7 @@ def gradient_sum(
     reading = bookkeeping.read(loss, params, batch, permutation_invariant)
     if method == "auto" and not (reading.saves or per_layer):
         method = "per_example"
+    # From shapes: each value about once forward and once backward, and two copies of a gradient.
     per_record = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
     rows = rows_within(per_record, wide_dtype(params).itemsize, memory_limit)
     if method == "per_example":
@@ -100,6 +102,7 @@ def rows_within(numbers: int, itemsize: int, memory_limit: int | None) -> int:
             f"{needed} at least."
         )
     rows = max(1, (MEMORY_LIMIT if memory_limit is None else memory_limit) // needed)
+    # The limit below is for the caches of a CPU.
     if jax.default_backend() != "cpu":
         return rows
     return min(rows, max(_FEW, _CACHED // max(numbers, 1)))

@@ -63,6 +63,7 @@ def ridge_minimum(
         mu, bound, slope = float64(strength), float64(lipschitz), to_float64(tilt)
         # With the margin of ``distance_bound``, whose proof needs steps of at most 1 / curvature.
         curvature = float64(smoothness) * (1 + 1e-6) + mu
+        # Nesterov's constant momentum for strongly convex functions, (1 - sqrt q) / (1 + sqrt q).
         root = jnp.sqrt(mu / curvature)
         momentum = (1 - root) / (1 + root)
 
@@ -109,6 +110,7 @@ def distance_bound(
     >>> print(f"{distance_bound(1.0, 1e-3, 0.25, 600, 1000):.1e}")
     8.5e-06
     """
+    # The margin of ``ridge_minimum``, of whose steps this is the bound.
     root = math.sqrt((smoothness * (1 + 1e-6) + strength) / strength)
     rounding = 8 * root * (rows / 64 + 512) * _WIDE_UNIT
     decayed = math.sqrt(2) * jnp.exp(-jnp.asarray(iterations) / (2 * root))
@@ -122,4 +124,5 @@ def iterations_for(ratio: float, strength: float, smoothness: float) -> int:
     595
     """
     root = math.sqrt((smoothness * (1 + 1e-6) + strength) / strength)
+    # ``distance_bound`` solved for K, and rounded up so that the bound holds.
     return max(1, math.ceil(2 * root * math.log(math.sqrt(2) / ratio)))

@@ -57,6 +57,7 @@ class ClippedSum:
     gradient_weight: Real[Array, ""] | float | None
     hessian_weight: Real[Array, ""] | float | None
     clip_norm: Real[Array, ""] | float
+    # What decides the program is static; the numbers above are leaves and compile nothing anew.
     loss: Any = static()
     permutation_invariant: bool = static(default=False)
     per_layer: bool = static(default=False)
@@ -92,6 +93,7 @@ class ClippedSum:
 
         (p,) of gradients, (p, p) of Hessians, or a ``JointSum``.
         """
+        # On the device first, in silence: a warning of NumPy's would tell of one record's value.
         batch = on_device(batch)
         weights = self.gradient_weight, self.hessian_weight
         order, clip_norm = self.permutation_invariant, self.clip_norm
@@ -112,6 +114,7 @@ class ClippedSum:
         gradient, hessian = sums or general.second_order_sums(
             self.loss, params, batch, mask, weights, clip_norm, order
         )
+        # Without a weight there is no sum: the joint norm would not bound it.
         if gradient is None or hessian is None:
             return hessian if gradient is None else gradient
         return JointSum(gradient, hessian)
@@ -129,6 +132,7 @@ class ClippedSum:
             one are added in another order, which costs more.
           rows: the largest number of rows of a batch, a public number.
         """
+        # Also by layer: L leaves within C / sqrt(L) each are within C together.
         return rounding.sum_sensitivity(self.clip_norm, relation, rows, self.permutation_invariant)
 
 
@@ -188,6 +192,7 @@ def clipped_grad(
     if per_layer and method == "per_example":
         raise ValueError("method='per_example' clips full gradients; per_layer needs another.")
     clip_norm = clipping.positive_number("clip_norm", clip_norm)
+    # With the weight 1 the joint norm is that of the gradient.
     return ClippedSum(
         1.0, None, clip_norm, loss, permutation_invariant, per_layer, method, memory_limit
     )
@@ -218,6 +223,7 @@ def clipped_hessian(
            [0., 1.]], dtype=float32)
     """
     clip_norm = clipping.positive_number("clip_norm", clip_norm)
+    # Without a weight for the gradient the Hessian's norm alone decides.
     return ClippedSum(None, 1.0, clip_norm, loss, permutation_invariant)
 
 

@@ -19,6 +19,7 @@ BLOCK = 128
 CHUNK = SHARE
 """Most rows of a chunk, whose sum is rounded to a grid; chunks are added as integers."""
 
+# Unit roundoffs: half the spacing of floats at 1, as rounding is to nearest.
 _UNIT = 2.0**-24
 _WIDE_UNIT = 2.0**-53
 # A sum in float32 is off by 2^-24 of its norm, on either side; the last factor covers what adding
@@ -120,12 +121,15 @@ def rounding_error(data_size: int, relation: Relation, additions: int = 0) -> fl
     >>> print(f"{rounding_error(35_000, 'add_or_remove_one'):.1e}")
     1.4e-09
     """
+    # Twice here and below: both neighbours' sums are rounded.
     finished = 2 * _error(FINISHING + additions, _WIDE_UNIT) * data_size
     finished += _GRID if additions else 0.0
     blocks = CHUNK // BLOCK
     if keeps_positions(relation):
+        # One block differs, whose BLOCK terms of norm C add up to BLOCK C at most.
         block = 2 * _error(BLOCK + _PRODUCTS, _UNIT) * BLOCK
         return block + 2 * _error(blocks, _WIDE_UNIT) * CHUNK + _GRID + finished
+    # Rows lie elsewhere, so that all n count; in float64 that is still little.
     added = 2 * _error(BLOCK + _PRODUCTS + blocks, _WIDE_UNIT) * data_size
     return added + math.ceil(data_size / BLOCK) * _GRID + finished
 
@@ -195,6 +199,7 @@ def sum_sensitivity(
     >>> print(round(sum_sensitivity(0.5, "zero_out", rows=35_000), 4))
     0.5031
     """
+    # No limit here: the caller sees the number, however large.
     error = sum_rounding_error(rows, relation, permutation_invariant) + shift_rounding_error(
         rows, relation, math.inf
     )
@@ -223,6 +228,7 @@ def block_products(left: Array, right: Array, permutation_invariant: bool, axis:
             left,
             right,
             (((left.ndim - 1,), (axis % right.ndim,)), ((0,), (0,))),
+            # The default may be TF32 or bfloat16 passes, whose rounding no bound here covers.
             precision=lax.Precision.HIGHEST,
         )
 

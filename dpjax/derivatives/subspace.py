@@ -73,6 +73,7 @@ class SubspaceClipped:
 
         Arguments as in ``clipped_grad``; rounding is included.
         """
+        # The weights are the bounds, so that C is 1.
         return rounding.sum_sensitivity(1.0, relation, rows, self.permutation_invariant)
 
 
@@ -144,6 +145,7 @@ def _sums(
     def contribution(chunk: Chunk) -> tuple[Array, Array]:
         records, keep = chunk.stored(batch, mask)
 
+        # Without storing them a compiler would compute derivatives anew for every use.
         def store(value: Array) -> Array:
             return compute_once(chunk, lambda: value)
 
@@ -168,7 +170,9 @@ def _sums(
         )
         return first, second.reshape(-1, k, k)
 
+    # The derivatives along all k directions are what fills the memory.
     numbers = k * directions.widest(of_flat, flat, example_of(batch))
+    # Only the Hessian is a square, which is made exactly symmetric.
     summands = tuple(
         Summand(shape, flat.dtype, weight, squares)
         for shape, weight, squares in zip(((k,), (k, k)), weights, (0, 1), strict=True)

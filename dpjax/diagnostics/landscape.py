@@ -76,8 +76,10 @@ def exact_saddle(objective: Objective, examples: tuple[PyTree, PyTree]) -> Point
         x, y = _float64(examples)
         params = jnp.zeros(objective.parameters(x.shape[1]))
         own = _regularize(objective, jnp.zeros((params.size, params.size)), params)
+        # At 0 the Hessian of these penalties is a multiple of the identity: one entry is enough.
         lowest = _data_curvature(objective, np.asarray(x), np.asarray(y)) + float(own[0, 0])
         value = float(exact_objective(objective, params, (x, y)))
+        # Not ``lowest >= 0``, which NaN would pass.
         if not lowest < 0:
             raise ValueError(
                 f"0 is not a strict saddle of {objective.name}: the smallest eigenvalue of its "
@@ -104,6 +106,7 @@ def exact_landscape(objective: Objective, examples: tuple[PyTree, PyTree]) -> La
     with jax.enable_x64(True):
         data = _float64(examples)
         hessian = exact_hessian(objective, jnp.asarray(saddle.params), data)
+        # Of either sign, as the problems are even.
         downhill = jnp.linalg.eigh(hessian)[1][:, 0]
         params = _descend(objective, _FIRST_RADIUS * downhill, data)
         value = float(exact_objective(objective, params, data))
@@ -181,6 +184,7 @@ def _descend(objective: Objective, params: Array, examples: tuple[Array, Array])
         params, radius, count = carry
         value, gradient = slope(objective, params, examples)
         hessian = exact_hessian(objective, params, examples)
+        # Exact in the hard case too, which is near at first: at the saddle the gradient is 0.
         step, _ = trust_region_step(gradient, hessian, radius, Exact())
         promised = gradient @ step + step @ hessian @ step / 2
         change = exact_objective(objective, params + step, examples) - value

@@ -57,6 +57,7 @@ class _Data:
         with jax.enable_x64(True):
             x, y = (jnp.asarray(np.asarray(leaf, np.float64)) for leaf in examples)
             y = labels.read(y)
+            # Signs go into the rows, so that a loss of the margin reads no label.
             self.rows, self.label = x * labels.sign(y)[:, None], labels.beside(y)
         self.size = len(self.rows)
         self.dimension = self.linear.outputs * self.rows.shape[1]
@@ -315,6 +316,7 @@ def _newton(data: _Data, objective: Objective) -> Optimum:
     for _ in range(_NEWTON):
         if _suboptimality(params, gradient, l1, l2, start) < _TIGHT:
             break
+        # A little more than nothing, or a flat direction would make the matrix singular.
         curvature = data.hessian(params) + (l2 + 1e-13) * np.eye(len(params))
         move = _direction(params, gradient, curvature, l1)
         model = gradient @ move + l1 * (np.abs(params + move) - np.abs(params)).sum()
@@ -323,6 +325,7 @@ def _newton(data: _Data, objective: Objective) -> Optimum:
         while there > here + 1e-4 * share * model and share > 1e-6:
             share /= 2
             there, slope = at(params + share * move)
+        # No lower value along the direction: what is left is rounding.
         if there > here:
             break
         params, here, gradient = params + share * move, there, slope
@@ -334,8 +337,10 @@ def _suboptimality(
 ) -> float:
     """How far the value may be above the least one, from the supporting plane at ``params``."""
     if l2:
+        # Strong convexity: F(w) - F* <= |grad F(w)|^2 / (2 mu).
         return float(gradient @ gradient) / (2 * l2)
     if not l1:
+        # Convexity: F(w) - F* <= |grad F(w)| |w - w*|, with |w*| at most ``WIDEST``.
         return math.sqrt(gradient @ gradient) * (WIDEST + math.sqrt(params @ params))
     # The loss is never negative, so an optimum has an l1 norm of at most F(0) / l1.
     steepest = max(float(np.abs(gradient).max()) - l1, 0.0)
@@ -352,6 +357,7 @@ def _direction(
     for _ in range(_SWEEPS):
         most = 0.0
         for j, curvature in enumerate(np.diag(hessian)):
+            # Coordinate by coordinate, as along one the minimum is a soft threshold.
             target = point[j] - slope[j] / curvature
             new = math.copysign(max(abs(target) - l1 / curvature, 0.0), target)
             moved = new - point[j]
@@ -390,6 +396,7 @@ def _accelerated(data: _Data, ball: L1Ball) -> Optimum:
             if here > value:
                 momentum = 1.0
             value = here
+        # The momenta of accelerated proximal descent (Beck and Teboulle 2009).
         grown = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
         # Restarts where the momentum points up hill.
         if (ahead - moved) @ (moved - params) > 0:
@@ -405,6 +412,7 @@ def _into(radius: float, point: np.ndarray) -> np.ndarray:
     if sizes.sum() <= radius:
         return point
     falling = np.sort(sizes)[::-1]
+    # The threshold at which the sizes sum to the radius (Duchi et al. 2008).
     over = (np.cumsum(falling) - radius) / np.arange(1, len(point) + 1)
     threshold = over[np.nonzero(falling > over)[0][-1]]
     return np.sign(point) * np.maximum(sizes - threshold, 0)

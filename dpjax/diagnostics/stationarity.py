@@ -105,4 +105,5 @@ def _mean_hessian(objective: Objective, params: Params, examples: PyTree) -> Arr
     columns = jax.lax.map(
         lambda v: jax.jvp(gradient, (flat,), (v,))[1], jnp.eye(flat.size, dtype=flat.dtype)
     )
+    # Columns differ from rows by rounding; eigenvalues are those of a symmetric matrix.
     return (columns + columns.T) / 2

@@ -202,12 +202,15 @@ def _solve(gradient: Array, hessian: Array, radius: Array, solver: Solver) -> Tr
 
     step, multiplier = solver.solve(matrix, linear, curvature_weight)
     length = jnp.linalg.norm(step)
+    # On the sphere the length is the radius, up to the solver's rounding.
     step = jnp.where(multiplier > 0, step / or_one(length), step)
+    # With H radius / size in the scaled model, its multiplier is lambda radius / size.
     return TrustRegionStep(radius * step, multiplier * (size / radius))
 
 
 def _by_shortcut(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
     if linear.size < _NEWTON_SIZE:
+        # Below this size minimisers on the sphere are left to the eigenvectors, as cheap there.
         step, valid = try_interior(matrix, linear, weight)
         multiplier = jnp.zeros_like(weight)
     else:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array
 
+# Divides the channels of every stage.
 _GROUPS = 8
 
 
@@ -46,6 +47,7 @@ class _Block(nn.Module):
     def __call__(self, x: Array) -> Array:
         stride = 1 if x.shape[-1] == self.channels else 2
         y = nn.elu(_normed(_conv(self.channels, stride)(x)))
+        # No activation before the shortcut is added (He et al. 2016).
         y = _normed(_conv(self.channels)(y))
         kept = x[::stride, ::stride]
         return nn.elu(y + jnp.pad(kept, ((0, 0), (0, 0), (0, self.channels - x.shape[-1]))))

@@ -44,6 +44,7 @@ class CrossEntropy:
         # So that labels with a sign need no conversion.
         if logits.size == 2:
             y = Classes(2).read(y)
+        # bfloat16 has 8 significant bits: a loss would be off by a part in 256.
         logits = at_least_float32(logits)
         # A label that is no class makes the loss NaN and its derivatives 0, hence a null record:
         # an index would wrap around, or be clamped to the last class.

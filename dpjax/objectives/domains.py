@@ -20,6 +20,7 @@ _ROUNDING = 1e-5
 class _Domain:
     """What the sets share; a subclass has ``project`` and ``excess``."""
 
+    # An indicator is flat inside its set.
     strong_convexity = 0.0
 
     def __call__(self, params: Params) -> Array:
@@ -46,6 +47,7 @@ class _Ball(_Domain):
     radius: float
 
     def __post_init__(self):
+        # The dataclass is frozen, so the checked number is set past it.
         object.__setattr__(self, "radius", _validate.positive("radius", self.radius))
 
     def norm(self, params: Params) -> Array:

@@ -42,6 +42,7 @@ class Signs:
         # Unsigned integers cannot hold -1.
         y = y.astype(np.float32) if unsigned else y
         number, label = self.twin
+        # In the library of the array, so that labels of NumPy stay on the host.
         return (np if isinstance(y, np.ndarray) else jnp).where(y == number, label, y)
 
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
@@ -58,6 +59,7 @@ class Signs:
 
     def correct(self, scores: Array, label: Array | None) -> Bool[Array, "*rows"]:
         """Returns whether scores, (*rows,) or (*rows, K), give the labels."""
+        # Features are multiplied by the sign, so that a score above 0 is right for either label.
         return scores > 0
 
 
@@ -84,6 +86,7 @@ class Classes(Signs):
         return (-1, 0) if self.count == 2 else None
 
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
+        # NaN fails every comparison, and a fraction is no class.
         return (y >= 0) & (y < self.count) & (y == jnp.floor(y))
 
     def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
@@ -108,6 +111,7 @@ class Numbers(Signs):
     classes = twin = None
 
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
+        # Within 1: at w = 0 the residual is the label, so that a slope there is within 1 too.
         return jnp.abs(y) <= 1
 
     def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
@@ -242,9 +246,11 @@ def free_hessian_ratio(margin: Callable[[Array], Array], lipschitz: float) -> fl
     0.3003
     """
     first, second = (values / lipschitz for values in margin_derivatives(margin))
+    # What a joint norm of 1 leaves to the Hessian beside the gradient.
     room = 1 - first**2
     # Far out phi' is too close to its bound to tell the room from rounding; phi'' is as small.
     ratios = np.where(room > 1e-9, second**2 / np.maximum(room, 1e-9), 0.0)
+    # Rounded up for what lies between the margins tried, or clipping would act.
     return float(np.sqrt(ratios.max())) * (1 + 1e-4)
 
 
@@ -273,6 +279,7 @@ def concordance(margin: Callable[[Array], Array]) -> float | None:
     curve = jax.grad(jax.grad(margin))
     # One program: operation by operation it takes a second.
     both = jax.jit(jax.vmap(lambda m: (curve(m), jax.grad(curve)(m))))
+    # It may be asked for while a training is traced, whose program this is no part of.
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
         second, third = map(np.asarray, both(np.linspace(-15, 15, 30_000)))
     if (second <= 0).any():

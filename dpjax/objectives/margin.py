@@ -12,13 +12,16 @@ from dpjax.objectives.linear import Margin
 from dpjax.objectives.objective import Constants, LossOfScores, Objective, Unlabelled
 from dpjax.objectives.regularizers import L1, L2, Nonconvex
 
+# With s the sigmoid: |phi'| = 1 - s, phi'' = s (1 - s), |phi'''| = s (1 - s) |1 - 2 s|.
 _LOGISTIC = Constants(1.0, 1 / 4, 1 / (6 * math.sqrt(3)))
+# The same one order higher; the third, s (1 - s) |1 - 6 s + 6 s^2|, is largest at 0.
 _SIGMOID = Constants(1 / 4, 1 / (6 * math.sqrt(3)), 1 / 8)
 # exp(-1/2) at m = 1, 1 at m = 0, and m sqrt(6) exp(-m^2 / 2) at m^2 = 3 - sqrt 6, rounded up.
 _WELSCH = Constants(0.606531, 1.0, 1.3801195)
 
 
 def _logistic_margin(m: Array) -> Array:
+    # Not by the formula, whose exponential overflows where m is far below 0.
     return jax.nn.softplus(-m)
 
 
@@ -123,4 +126,5 @@ def has_proven_constants(objective: Objective) -> bool:
     # What a class states of itself: one made of it may have other derivatives.
     if objective.margin is None and vars(type(objective.linear)).get("proven"):
         proven = getattr(objective.linear, "constants", None)
+    # The numbers must match too: a copy of the objective may have replaced them.
     return objective.constants is not None and proven == objective.constants

@@ -120,6 +120,7 @@ class LinearRegression(LinearModel):
     [0.25]
     """
 
+    # By attribute and not by class, as a user's model may be of any class.
     numeric = True
 
     def decide(self, scores: Array) -> Array:
@@ -220,12 +221,14 @@ class Objective:
         """Returns the regularizer, if its numbers are leaves, and everything else."""
         # Of one that a user wrote nobody knows which numbers it holds.
         if isinstance(self.regularizer, PENALTIES):
+            # Structure is compared and hashed, so it holds none of the penalty's numbers.
             return (self.regularizer,), self.data_term
         return (), self
 
     @classmethod
     def tree_unflatten(cls, structure: "Objective", children: tuple) -> "Objective":
         """Returns the objective of a regularizer whose numbers may be tracers."""
+        # Only the regularizer may hold tracers, and ``__post_init__`` does not look at it.
         return dataclasses.replace(structure, regularizer=children[0]) if children else structure
 
     @property
@@ -283,6 +286,7 @@ class Objective:
     @property
     def hessian_lipschitz(self) -> float | None:
         """The Hessian-Lipschitz constant, or None where none is known."""
+        # Infinite says that the Hessian jumps, and no constant exists.
         if self.constants is None or self.constants.hessian_lipschitz == float("inf"):
             return None
         return self.constants.hessian_lipschitz
@@ -292,6 +296,7 @@ class Objective:
         """Smoothness of the whole objective, or None if it is not known."""
         if self.constants is None:
             return None
+        # A user's regularizer need not state its smoothness; then that of the sum is not known.
         added = 0.0 if self.regularizer is None else getattr(self.regularizer, "smoothness", None)
         return None if added is None else self.constants.smoothness + added
 
@@ -319,6 +324,7 @@ class Objective:
         if self.regularizer is None:
             return gradient
         added = jax.grad(self.regularizer)(params)
+        # In the dtype of the noisy gradient, which may be wider than the parameters'.
         return jax.tree.map(lambda g, r: g + r.astype(g.dtype), gradient, added)
 
     def regularize_hessian(self, hessian: Array, params: Params) -> Array:
@@ -346,6 +352,7 @@ class Objective:
 
     @property
     def _scores(self) -> bool:
+        # A margin predicts by its sign and needs no model for that.
         return hasattr(self.model, "score") or (self.model is None and self.margin is not None)
 
     @property
@@ -363,6 +370,7 @@ class Objective:
         if not (isinstance(examples, tuple) and len(examples) == 2):
             return examples
         x, y = examples
+        # Records come first in a unit: their labels are read as those of single records.
         if isinstance(loss := self.loss, UnitLoss):
             return dataclasses.replace(self, loss=loss.loss, linear=loss.linear).read(x), y
         kind = self.label_kind
@@ -397,5 +405,6 @@ def of_scores(
 ) -> Objective:
     """Returns the objective of a loss of scores plus ``regularization`` / 2 times |w|^2."""
     penalty = L2(regularization)
+    # Without strength there is nothing to add or to differentiate.
     regularizer = penalty if penalty.strength else None
     return Objective(LossOfScores(form), regularizer, None, constants, name, model, linear=form)

@@ -27,6 +27,7 @@ def prox_l1(params: Params, scale: Array | float) -> Params:
     >>> prox_l1(jnp.array([3.0, -0.5]), 1.0).tolist()
     [2.0, -0.0]
     """
+    # In the weights' dtype, which a float64 step size would widen.
     return jax.tree.map(
         lambda w: jnp.sign(w) * jnp.maximum(jnp.abs(w) - jnp.asarray(scale, w.dtype), 0), params
     )

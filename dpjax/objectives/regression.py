@@ -22,6 +22,7 @@ from dpjax.objectives.objective import (
 # Of a loss whose largest slope and largest curvature meet, a joint bound of 1 clips nobody at
 # w_g^2 = (1 + k) C^2 and w_h^2 = (1 + 1/k) M^2 for any k; k = 1/4 leaves the gradient most of it.
 _SHARE = 0.25
+# 1.01193 of Tukey's loss, rounded up: see ``_Redescending.joint_weights``.
 _REDESCENDING = 1.012
 
 
@@ -67,6 +68,7 @@ class Squared(Residual):
         return 1 + length
 
     def joint_weights(self, lipschitz: float) -> tuple[float, float]:
+        # Slope and curvature may both be largest: each takes half of the joint norm's square.
         return math.sqrt(2), math.sqrt(2) / lipschitz
 
     def of_residual(self, r: Array) -> tuple[Array, Array, Array]:
@@ -122,6 +124,7 @@ class Tukey(_Redescending):
         return Constants(16 * self.scale / (25 * math.sqrt(5)), 1.0, 8 / self.scale)
 
     def of_residual(self, r: Array) -> tuple[Array, Array, Array]:
+        # Beyond c the loss is flat: with 1 the formulas give c^2 / 6, 0 and 0.
         square = jnp.minimum((r / self.scale) ** 2, 1)
         rest = 1 - square
         return self.scale**2 / 6 * (1 - rest**3), r * rest**2, rest * (1 - 5 * square)

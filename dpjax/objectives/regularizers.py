@@ -141,6 +141,7 @@ class Nonconvex(_Penalty):
     @property
     def smoothness(self) -> float:
         """Largest absolute eigenvalue of the Hessian, at w = 0."""
+        # The second derivative (2 - 6 w^2) / (1 + w^2)^3 falls from 2 at 0 to -1/2 at 1.
         return 2 * self.strength
 
     def __call__(self, params: Params) -> Array:
@@ -158,6 +159,7 @@ class Quartic:
     1.0
     """
 
+    # It decides a shape, so it is structure and not a leaf.
     rank: int = 1
 
     def __post_init__(self):
@@ -165,6 +167,7 @@ class Quartic:
 
     def __call__(self, params: Array) -> Array:
         """Returns the penalty, shape ()."""
+        # Of rank x rank numbers, where U U' of the same norm has p x p.
         columns = params.reshape(-1, self.rank)
         return jnp.sum((columns.T @ columns) ** 2) / 4
 
@@ -174,6 +177,7 @@ PENALTIES = (L1, L2, ElasticNet, Nonconvex)
 
 
 def _absolute_sum(params: Params) -> Array:
+    # Of a tree without leaves the sum is Python's 0.
     return jnp.asarray(sum(jnp.sum(jnp.abs(w)) for w in jax.tree.leaves(params)))
 
 

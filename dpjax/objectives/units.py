@@ -72,6 +72,7 @@ def is_grouped(examples: Any) -> bool:
     """
     if not (isinstance(examples, tuple) and len(examples) == 2):
         return False
+    # One bool array with two axes: labels (n, K) that are numbers make no units.
     leaves = jax.tree.leaves(examples[1])
     return (
         len(leaves) == 1

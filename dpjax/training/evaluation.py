@@ -53,6 +53,7 @@ class Evaluator:
         params: Params,
     ):
         self._network, self._measures, self._steps_per_epoch = network, measures, steps_per_epoch
+        # Cut into chunks once, for all evaluations.
         self._sets = {name: _chunked(records) for name, records in sets.items()}
         self._results: dict[int, dict[str, dict[str, float]]] = {}
         self._path = None if checkpoint is None else pathlib.Path(checkpoint, _FILE)
@@ -75,11 +76,13 @@ class Evaluator:
         """Returns a summary of ``params``, the iterate after ``step`` steps, as text."""
         if not self.measures_any:
             return ""
+        # A resumed run comes by steps that were measured before it stopped.
         if step not in self._results:
             self._results[step] = {
                 name: exact_means(self._network, self._measures, params, *records)
                 for name, records in self._sets.items()
             }
+            # At once, so that a crash loses no evaluation.
             self._write()
         held_out = self._results[step].get("held_out", {})
         if "accuracy" in held_out:
@@ -142,6 +145,7 @@ def _totals(
         (x, y), mask = chunk
         outputs = jax.vmap(lambda row: network(params, row))(x)
         values = {name: jax.vmap(measure)(outputs, y) for name, measure in measures}
+        # Metrics may be bools or integers; sums are of floats.
         return {name: jnp.sum(jnp.where(mask, v * 1.0, 0)) for name, v in values.items()}
 
     return jax.tree.map(jnp.sum, jax.lax.map(chunk_totals, (chunks, masks)))

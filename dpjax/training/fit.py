@@ -205,8 +205,10 @@ def _evaluated(
 
 
 def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) -> Trained:
+    # The last iterate is measured whether or not its step was due.
     evaluator(int(solution.steps), solution.params)
     for remark in solution.remarks:
+        # The third level is the line that calls ``fit``.
         warnings.warn(remark, RuntimeWarning, stacklevel=3)
     # So that code that loads the parameters can scale inputs as the network does.
     if net.bounds is not None:
@@ -221,6 +223,7 @@ def _root(
 ) -> Callable[[], Array]:
     """What returns the root key: that of a resumed run, for ``run`` refuses another."""
 
+    # Called late, if at all: to initialise a linen module, and to store evaluations.
     def root() -> Array:
         if checkpoint is not None and holds_run(checkpoint):
             with Folder(checkpoint) as folder:
@@ -231,6 +234,7 @@ def _root(
 
     if team(mesh).size == 1:
         return root
+    # All processes must start at the same parameters, so the first sends its key.
     words, implementation = team(mesh).from_first(
         lambda: (np.asarray(jax.random.key_data(root())), str(jax.random.key_impl(root())))
     )
@@ -255,9 +259,11 @@ def _algorithm(
 ) -> Algorithm:
     dimension = sum(leaf.size for leaf in jax.tree.leaves(params))
     factory = cast(Factory, optimizer)
+    # optax's transformations are tuples and cannot be called; factories can.
     if not callable(optimizer):
         factory = functools.partial(dp_optimizer, optimizer=optimizer, params=params)
     arguments: dict[str, Any] = {"dimension": dimension, "clip_norm": clip_norm, **sizes, **options}
+    # Bound first: a ``TypeError`` from inside a factory says nothing of the arguments.
     try:
         inspect.signature(factory).bind(objective, budget, **arguments)
     except TypeError as error:
@@ -272,8 +278,10 @@ def _algorithm(
 def _watch(algorithm: Algorithm, evaluator: Evaluator, epoch: float, epochs: float) -> Watch:
     spent, steps = cast(float, algorithm.epsilon()), int(algorithm.steps)
     title = f"{algorithm.title}, epsilon {ceil(spent, 3)} in all"
+    # At most one evaluation a step.
     every = max(1.0, _validate.positive("evaluate_every", epochs) * epoch)
     if not evaluator.measures_any:
         return Watch(frozenset(), evaluator, title)
+    # Each is rounded by itself: a rounded interval would drift over many epochs.
     due = {round(k * every) for k in range(1, int(steps / every) + 1)}
     return Watch(frozenset(due | {steps}), evaluator, title)

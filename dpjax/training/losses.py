@@ -65,6 +65,7 @@ def objective_of(
     more = dict(metrics or {})
     for name, metric in more.items():
         _check_number(f"the metric {name!r}", metric, outputs, record[1], jnp.generic)
+    # A metric of the same name takes the place of the default one.
     return objective, tuple({**dict(measures), **more}.items())
 
 
@@ -103,8 +104,10 @@ def _check_number(name: str, function: Any, outputs: PyTree, y: PyTree, kind: An
 
 
 def _logits_loss(logits: Array, y: Array) -> Array:
+    # The loss of a network that returns the logits it is given.
     return cross_entropy(lambda _, logits: logits)(None, (logits, y))
 
 
 def _correct(logits: Array, y: Array) -> Array:
+    # Of two logits -1 stands for 0, as in the loss.
     return jnp.argmax(logits) == Classes(logits.size).read(y)

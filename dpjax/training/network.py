@@ -59,6 +59,7 @@ class Flax:
     """
 
     module: Any
+    # Arrays cannot be hashed; what they hold is in the hash of the program.
     state: Any = dataclasses.field(compare=False, repr=False)
 
     def __call__(self, params: Params, x: Any) -> Any:
@@ -69,6 +70,7 @@ class Flax:
         """Returns the module with all that it holds, in variables of its own."""
         if isinstance(self.module, nn.Module):
             return self.module.bind({"params": params, **self.state}, mutable=list(self.state))
+        # New containers: what a module writes must not reach the state that is kept.
         state = jax.tree.map(lambda leaf: leaf, self.state)
         return nnx.merge(self.module, nnx.State(params), state)
 
@@ -77,6 +79,7 @@ class Flax:
         if isinstance(self.module, nn.Module):
             return self.module.apply({"params": params, **state}, x, mutable=list(state))
         module = dataclasses.replace(self, state=state).bound(params)
+        # Parameters, then all that is none: the third part is the state.
         return module(x), nnx.split(module, nnx.Param, ...)[2]
 
 
@@ -125,6 +128,7 @@ def network(
         if not low < high:
             raise ValueError(f"bounds must be (low, high), low below high, got {bounds!r}.")
         bounds = (low, high)
+    # As the model sees them: scaled features are floating.
     example = jax.eval_shape(lambda x: scaled(x, bounds), example)
     watch: Any = contextlib.nullcontext
     if isinstance(model, nnx.Module):
@@ -133,6 +137,7 @@ def network(
     elif isinstance(model, nn.Module):
         watch = linen_layers
         apply, params, batched = _initialised(model, example, params, root, batched)
+    # A class that nobody has instantiated is callable too.
     elif callable(model) and not isinstance(model, type):
         apply, batched = model, bool(batched)
         if params is None:
@@ -148,8 +153,10 @@ def network(
     params = jax.tree.map(jnp.asarray, params)
     if batched is None:
         batched = _follows_batches(lambda x: apply(params, x), example)
+    # Hashed without the bounds, which are compared as numbers.
     unscaled = Network(apply, batched, None)
     program = _program(model, unscaled, params, example)
+    # A model that takes one example cannot see another.
     layer = None if not batched else mixing_layer(apply, params, example, watch)
     if layer is not None:
         raise ValueError(
@@ -172,6 +179,7 @@ def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> 
         layer = str(error).split(" needs ")[0]
         raise ValueError(f"the layer {layer!r} of the model ({error}) {_DRAWS}") from error
     except CallsPython:
+        # Also a ``ValueError``, but with a message of its own.
         raise
     except _REFUSALS as error:
         shapes, needed = (jax.tree.map(_shown, tree) for tree in (params, example))
@@ -208,6 +216,7 @@ def _initialised(
 
     if batched is None:
         batched = _follows_batches(lambda x: shapes(x)[0], example)
+    # A batch of one, as training calls it.
     seen = batch_of(example, 1) if batched else example
     start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), seen)
     expected = {"params": {}, **shapes(start)[1]}
@@ -219,6 +228,7 @@ def _initialised(
         given["params"] = initial(derive(root(), "initial", 0), start).get("params", {})
     elif not isinstance(given, Mapping) or "params" not in given or "params" in expected["params"]:
         given = {"params": given}
+    # Copies: what the caller later writes into its arrays changes no training.
     state = jax.tree.map(jnp.array, _like(given, expected))
     return Flax(module, state), state.pop("params"), batched
 
@@ -229,6 +239,7 @@ def _like(given: PyTree, needed: PyTree) -> PyTree:
         {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
         for leaves in map(jax.tree_util.tree_leaves_with_path, (given, needed))
     )
+    # In the model's order, then what it does not have: the first difference is named.
     for name in {**wanted, **found}:
         one, other = (_shown(leaves.get(name)) for leaves in (found, wanted))
         if one != other:
@@ -246,6 +257,7 @@ def _shown(leaf: Any) -> str:
 def _follows_batches(apply: Callable[[PyTree], Any], example: PyTree) -> bool:
     """Returns whether outputs have the leading axis of the inputs, whatever its length."""
     try:
+        # At two lengths, as outputs may have one of them by chance.
         for size in (2, 3):
             for leaf in jax.tree.leaves(jax.eval_shape(apply, batch_of(example, size))):
                 if leaf.ndim == 0 or leaf.shape[0] != size:
@@ -262,11 +274,13 @@ _DRAWS = (
 
 
 def _state_error(model: Any, path: tuple[Any, ...], by_example: bool) -> str:
+    # Keys of the state's dictionaries; the path may go on inside a variable.
     of_dicts = itertools.takewhile(lambda key: hasattr(key, "key"), path)
     keys, nodes = tuple(key.key for key in of_dicts), {}
     layer, name, what = keys[1:-1], keys[-1:], f"a linen collection {keys[0]!r}"
     if isinstance(model, nnx.Module):
         nodes = dict(nnx.iter_graph(model))
+        # The innermost module on the path is the layer to name.
         depth = max(i for i in range(len(keys)) if isinstance(nodes.get(keys[:i]), nnx.Module))
         layer, name, what = keys[:depth], keys[depth:], f"a {type(nodes[keys[:depth]]).__name__}"
     layer, name = ("/".join(map(str, names)) for names in (layer, name))

@@ -59,6 +59,7 @@ def records_of(
                 "are passed as int32 in one axis, (n, length)."
             )
     if like is not None:
+        # Of one record: the numbers of records may differ.
         shapes, needed = (jax.tree.map(lambda leaf: np.shape(leaf)[1:], r) for r in ((x, y), like))
         if shapes != needed:
             raise ValueError(
@@ -109,6 +110,7 @@ def given(
         )
     if groups is not None and max_records is not None:
         if not isinstance(data, Dataset):
+            # Checked before it is grouped, while a row is a record.
             data = Dataset(*records_of("data", data, bounds))
         data = group(data, groups, max_records, unit_type=unit_type)
     if not isinstance(data, Dataset) or data.present is None:
@@ -117,6 +119,7 @@ def given(
     if processes > 1:
         raise ValueError("units are trained in one process: pass data that are not distributed.")
     present = np.asarray(data.present)
+    # Single records: the model is checked on one, and evaluated on them.
     x, y = jax.tree.map(lambda leaf: np.asarray(leaf)[present], (data.x, data.y))
     alone = dataclasses.replace(data, x=x, y=y, present=None)
     return TrainingData(data, records_of("data", alone, bounds), data.examples)
@@ -155,6 +158,7 @@ def sizes_of(
             "data_size is required under relation='add_or_remove_one', where the number of records "
             "is private: declare a public one."
         )
+    # Rows are counted only where their number is public, as checked above.
     n = np.shape(jax.tree.leaves(records)[0])[0] if data_size is None else data_size
     n = _validate.positive_int("data_size", n)
     batch_size = _validate.positive_int("batch_size", batch_size)
@@ -162,6 +166,7 @@ def sizes_of(
         raise ValueError(f"pass exactly one of epochs= and steps=, got {epochs!r} and {steps!r}.")
     if epochs is not None:
         exact = _validate.positive("epochs", epochs) * n / batch_size
+        # Steps are counted in int32.
         if exact > 2**31:
             raise ValueError(f"epochs={epochs!r} gives more steps than are supported; lower it.")
         steps = max(1, round(exact))

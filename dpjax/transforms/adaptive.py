@@ -98,6 +98,7 @@ def next_clip_norm(
 
 
 def _check_positions(draws: UpdateSampling) -> None:
+    # Otherwise rows keep their positions, and ``clipped_sum`` may add blocks in float32.
     if draws.permutation_invariant:
         raise ValueError(
             f"under {draws.relation!r} a record shifts those behind it, whose norms may then round "

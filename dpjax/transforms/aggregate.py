@@ -43,8 +43,10 @@ class ClippingTransformation(optax.GradientTransformationExtraArgs):
         permutation_invariant: bool = False,
     ) -> "ClippingTransformation":
         """Makes the pair that optax reads, with the bound beside it."""
+        # ``inject_hyperparams`` calls the factory itself, at every update: only here is it seen.
         check_callers(making=True)
         pair = super().__new__(cls, init, update)
+        # Attributes of the named tuple: optax unpacks it as any other transformation.
         pair.clip_norm, pair.permutation_invariant = clip_norm, permutation_invariant
         return pair
 
@@ -114,6 +116,7 @@ def clip_and_sum(
     ) -> tuple[PyTree, optax.EmptyState]:
         check_updates(updates, params, extra)
         check_rows(updates, params)
+        # On the device in silence: a warning about one record's numbers would be a release.
         rows, norms = on_device(updates), norms_of(updates)
         total, _ = clipped_sum(rows, norms, mask, permutation_invariant)
         return total, state
@@ -174,6 +177,7 @@ def clipped_sum(
         parts = compute_once(
             chunk,
             lambda: [
+                # Cast first: float16's largest number, which marks a NaN, is an ordinary float32.
                 clipping.sanitize_nonfinite(chunk.of(leaf).reshape(length, width).astype(dtype))
                 for leaf, width in zip(leaves, widths, strict=True)
             ],
@@ -194,7 +198,9 @@ def clipped_sum(
     summands = [
         Summand((width,), dtype, bound) for width, bound in zip(widths, bounds, strict=True)
     ]
+    # The grid of a bound of 1 holds -1, 0 and 1: the balance is exact.
     summands.append(Summand((), dtype, bound=1.0))
+    # Rounded to float32, which ``rounding.sum_sensitivity`` charges for.
     *sums, balance = [total.leading for total in sum_chunks(n, chunk_rows, contribution, summands)]
     shaped = [total.reshape(leaf.shape[1:]) for total, leaf in zip(sums, leaves, strict=True)]
     return jax.tree.unflatten(tree, shaped), balance
@@ -237,6 +243,7 @@ def check_like(shapes: list[tuple[int, ...]], params: Params | None, advice: str
     if params is None:
         return
     wanted = [jnp.shape(leaf) for leaf in jax.tree.leaves(params)]
+    # Over the longer of both: a leaf too many is as wrong as one of another shape.
     for got, want in itertools.zip_longest(shapes, wanted):
         if got != want:
             raise ValueError(
@@ -250,6 +257,7 @@ def _clip_norms(
 ) -> tuple[float, Callable[[PyTree], tuple[float, ...]]]:
     """The bound on a record over all leaves, and what returns the bounds for some updates."""
     bounds, tree = jax.tree.flatten(clip_norm)
+    # A number is a tree of one leaf; anything else names a bound for each leaf.
     single = jax.tree_util.treedef_is_leaf(tree)
     norms = tuple(_validate.clip_norm("clip_norm", norm) for norm in bounds)
     if not norms:
@@ -262,6 +270,7 @@ def _clip_norms(
 
         def equal(updates: PyTree) -> tuple[float, ...]:
             leaves = len(jax.tree.leaves(updates))
+            # L leaves within C / sqrt(L) each are within C together.
             return (norms[0] / math.sqrt(leaves),) * leaves
 
         return norms[0], equal
@@ -274,4 +283,5 @@ def _clip_norms(
             )
         return norms
 
+    # Leaves are orthogonal parts of one vector, so that the squares of their bounds add up.
     return math.hypot(*norms), norms_of

@@ -52,6 +52,7 @@ def noisy_sgd(
     """
     if momentum is not None:
         momentum = _validate.decay("momentum", momentum)
+    # Only after the noise: momentum of exact gradients would be a release of its own.
     return _private(mean, optax.sgd(learning_rate, momentum))
 
 
@@ -94,6 +95,7 @@ def noisy_adam(
     >>> optimizer.event(4).gaussian_mu
     1.0
     """
+    # Checked here, as optax takes any number.
     adam = optax.adam(
         learning_rate,
         _validate.decay("b1", b1),
@@ -145,6 +147,7 @@ def noisy_stagewise_sgd(
     >>> optimizer.event(100 + 200 + 400).releases[0].count
     700
     """
+    # Sign and step size first: the momentum adds up displacements, as Zhang et al. (2021) write it.
     steps = optax.scale_by_learning_rate(stagewise(step_size, first_steps))
     push = early_momentum(_validate.decay("momentum", momentum), first_steps, first_on_steps)
     return _private(mean, steps, push)
@@ -152,6 +155,7 @@ def noisy_stagewise_sgd(
 
 def _private(mean: Mean, *rest: optax.GradientTransformation) -> NoiseTransformation:
     """The chain of a noisy mean and the rest, with the event of the noise."""
+    # First in the chain, so that all that follows reads released numbers alone.
     first = noisy_mean(**mean)
     chain = optax.chain(first, *rest)
 
@@ -159,4 +163,5 @@ def _private(mean: Mean, *rest: optax.GradientTransformation) -> NoiseTransforma
         # Noisy means are at least float32: so must be the moments, or their dtype would change.
         return chain.init(at_least_float32(jax.tree.map(jnp.asarray, params)))
 
+    # ``optax.chain`` forgets the event; here it is put back.
     return NoiseTransformation(init, chain.update, first.event)

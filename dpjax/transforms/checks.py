@@ -33,10 +33,13 @@ def check_callers(making: bool = False) -> None:
     # No argument of a wrapper's says what it does with exact updates. That it calls can be seen.
     for frame, _ in traceback.walk_stack(inspect.currentframe()):
         if frame.f_globals.get("__name__", "").startswith("optax."):
+            # Methods and closures are named after their wrapper: ``sam.<locals>.init_fn``.
             name, _, function = frame.f_code.co_qualname.partition(".")
             reason = _BREAKS.get(name)
+            # A wrapper whose update calls ``init`` sets the count of steps back to 0.
             if "update" in function and not making:
                 reason = "resets its state, so that noise repeats"
+            # That wrapper makes the chain, the others initialise it.
             if reason and making == (name == "inject_hyperparams"):
                 raise ValueError(
                     f"optax's {name} around a private chain {reason}: no event counts that. Put "
@@ -73,6 +76,7 @@ def holds_noise(optimizer: optax.GradientTransformation, params: Params | None =
     False
     """
     state = _state(optimizer, params)
+    # A key in the state may be the noise of a library that dpjax does not know.
     keys = [jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key) for leaf in jax.tree.leaves(state)]
     return any(keys) or _holds(state, (DifferentiallyPrivateAggregateState,))
 
@@ -107,6 +111,7 @@ def check_optimizer(optimizer: Any, params: Params) -> None:
 
     >>> check_optimizer(optax.sgd(0.1), jnp.zeros(2))
     """
+    # By its two functions, as optax takes any pair that has them.
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise ValueError(
             "optimizer must be an optax transformation such as optax.adam(1e-3), got "
@@ -122,6 +127,7 @@ def check_optimizer(optimizer: Any, params: Params) -> None:
 
 
 def _state(optimizer: Any, params: Params | None) -> Any:
+    # Shapes alone: no key is claimed or used.
     return jax.eval_shape(optimizer.init, jnp.zeros(1) if params is None else params)
 
 
@@ -129,4 +135,5 @@ def _holds(state: Any, kinds: tuple[type, ...]) -> bool:
     def is_kind(node: Any) -> bool:
         return isinstance(node, kinds)
 
+    # States are named tuples, which would be taken apart into their arrays.
     return any(map(is_kind, jax.tree.leaves(state, is_leaf=is_kind)))

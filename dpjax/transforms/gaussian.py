@@ -78,6 +78,7 @@ class UpdateSampling:
         >>> print(f"{draws.rounding_error(permutation_invariant=True):.5f}")
         0.00030
         """
+        # Twice the declared rows and no more: in another row a gradient may round otherwise.
         rows = rounding.most_rows(self.sampler.max_batch_size, self.relation, in_any_row=False)
         rounding_error = rounding.sum_rounding_error(rows, self.relation, permutation_invariant)
         return rounding_error + rounding.shift_rounding_error(rows, self.relation)
@@ -161,9 +162,11 @@ def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
         sampler: Sampler | None = None,
         dimension: int = NUMBERS,
     ) -> Event:
+        # Without a sampler every record is in every step, and the size of the data set cancels.
         draws = UpdateSampling(FullBatch(1) if sampler is None else sampler, relation)
         # Of one record: the sampler's scale counts again how many are moved.
         one = _validate.positive("sensitivity", sensitivity) / records_moved(relation)
+        # ``scale`` is that of a mean: it divides by the expected batch again.
         sensitivity = draws.sensitivity(one * draws.expected)
         return draws.event(
             "updates",
@@ -254,7 +257,9 @@ def noisy_mean(
     total = clip_and_sum(
         clip_norm, per_layer=per_layer, permutation_invariant=draws.permutation_invariant
     )
+    # A sum from outside may have been added in float32.
     rounding_error = draws.rounding_error(total.permutation_invariant and per_example)
+    # Rounding moves a sum no further than a clip norm larger by this factor would.
     sensitivity = draws.sensitivity(total.clip_norm * (1 + rounding_error))
 
     def event(steps: int, dimension: int = NUMBERS) -> Event:
@@ -280,6 +285,7 @@ def noisy_mean(
         mask: Array | None = None,
         **extra: Any,
     ) -> tuple[PyTree, optax.OptState]:
+        # Before anything else: a masked leaf would pass by clipping and noise.
         check_updates(updates, params, extra)
         if per_example:
             draws.check(updates, mask)

@@ -57,6 +57,7 @@ class NoiseTransformation(optax.GradientTransformationExtraArgs):
         """Makes the pair that optax reads, with the event beside it."""
         check_callers(making=True)
         pair = super().__new__(cls, init, update)
+        # ``optax.chain`` drops this attribute: who needs the event keeps the object.
         pair.event = event
         return pair
 
@@ -119,6 +120,7 @@ def adding(
         updates: PyTree, state: NoiseState, params: PyTree | None = None, **extra: Any
     ) -> tuple[PyTree, NoiseState]:
         check_updates(updates, params, extra)
+        # The key stays and the count moves, so that each step has noise of its own.
         return add(state, updates), NoiseState(state.key, state.count + 1)
 
     return NoiseTransformation(init, update, event)
@@ -187,6 +189,7 @@ def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
     radius = _validate.positive("radius", radius)
 
     def of_coordinate(dimension: int) -> float:
+        # A coordinate of a uniform point in a ball of R^d has the variance R^2 / (d + 2).
         return radius / math.sqrt(dimension + 2)
 
     def add(state: NoiseState, updates: PyTree) -> PyTree:
@@ -205,6 +208,7 @@ def add_ball_noise(radius: float, key: Array) -> NoiseTransformation:
     ) -> Event:
         # Sampled or not: what counts is how far apart the centres are where the record is drawn.
         distance = _validate.positive("sensitivity", sensitivity)
+        # Declared, as the event is asked for before any update is seen.
         stddev = of_coordinate(_validate.positive_int("dimension", dimension))
         return event_of(
             "updates",
@@ -284,10 +288,12 @@ def add_tree_noise(
     ) -> Event:
         if _validate.positive_int("steps", steps) > noise.horizon:
             raise ValueError(f"steps={steps} are past the horizon of {noise.horizon} updates.")
+        # One update enters several draws, in all by the factorisation's column norm.
         on_mean = _validate.positive("sensitivity", sensitivity) * noise.sensitivity
         n = _validate.positive_int("data_size", data_size)
         return event_of(
             "updates",
+            # One release for all steps, as a record enters one update only.
             1,
             sampler=SinglePass(n, 0, n),
             relation=relation,

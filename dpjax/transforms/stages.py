@@ -37,12 +37,14 @@ def stage_of(count: Array | int, first_steps: StageSteps) -> tuple[Array, Array]
     if isinstance(first_steps, tuple):
         lengths = jnp.stack([jnp.asarray(length, count.dtype) for length in first_steps])
         ends = jnp.cumsum(lengths, dtype=count.dtype)
+        # From the right: a count at the end of one stage is the first of the next.
         passed = jnp.searchsorted(ends, count, side="right").astype(count.dtype)
         stage = jnp.minimum(passed, len(first_steps) - 1)
         return stage, count - (ends - lengths)[stage]
     first = jnp.asarray(first_steps, count.dtype)
     # Stage k holds the counts with count // T0 + 1 from 2^k to below 2^(k + 1): its highest bit.
     stage = jnp.iinfo(count.dtype).bits - 1 - jax.lax.clz(count // first + 1)
+    # T0 (2^k - 1) updates come before stage k, by the geometric sum.
     return stage, count - first * ((1 << stage) - 1)
 
 
@@ -84,6 +86,7 @@ def stagewise(step_size: Array | float, first_steps: StageSteps) -> Callable[[An
 
     def schedule(count: Any) -> Array:
         stage, _ = stage_of(count, first_steps)
+        # By the exponent, so that halving is exact.
         return jnp.ldexp(jnp.asarray(step_size, jnp.result_type(float)), -stage)
 
     return schedule
@@ -196,6 +199,7 @@ def check_on_steps(first_on_steps: StageSteps, first_steps: StageSteps) -> None:
         triples = enumerate(zip(first_on_steps, first_steps, strict=True))
         pairs = [(f"first_on_steps[{k}]", on, whole) for k, (on, whole) in triples]
     for name, on, whole in pairs:
+        # A traced number has no value to check yet.
         if isinstance(on, Tracer) or isinstance(whole, Tracer):
             continue
         if _validate.non_negative(name, on) % 1 or on > whole:

@@ -73,6 +73,7 @@ class SearchPlan(HasCard):
             settings=len(self.settings),
             public_score=self.release.public_score,
         )
+        # ``of`` counts anew, from these trainings alone: the search's own numbers are accounted.
         charged = {"noise_draws": self.release.noise_draws}
         charged |= {"noise_multiplier": self.release.noise_multiplier}
         release = dataclasses.replace(release, **charged)
@@ -101,6 +102,7 @@ class SearchPlan(HasCard):
 
         That training needs no score.
         """
+        # A noisy score is the last release, and a training without a search needs none.
         training = self._releases if self.score is not None else self._releases[:-1]
         return 1 / self._scale(training)
 
@@ -189,9 +191,11 @@ def plan(
     number = NumberOfTrials(trials, cap, shape)
     every = expand(settings)
     scored = public_score(score)
+    # A public score spends nothing.
     share = _validate.open_unit("score_share", score_share) if scored is None else None
     build = functools.partial(_build, make, share=share)
     training = _training_budget(build, every, number, budget)
+    # Calibration looked at one setting of each kind; here all of them are accounted.
     while True:
         algorithms = tuple(build(setting, training) for setting in every)
         release = _release(algorithms, number, len(every), scored is not None)
@@ -265,6 +269,7 @@ def _training_budget(
                 break
         else:
             most = guess
+        # As if the cost were proportional to the budget; halves where that leaves the bracket.
         aim = guess * (1 - _TOLERANCE / 2) * budget.epsilon / spent if spent else most
         guess = aim if least < aim < most else (least + most) / 2
     if least == 0:
@@ -285,6 +290,7 @@ def _of_one_program(
       ValueError: naming two settings that need different programs.
     """
     structures = list(map(jax.tree.structure, algorithms))
+    # Some clip norms never clip, and certify the plain objective: that is another structure.
     if len(set(structures)) > 1:
         algorithms = tuple(map(_certified_as_clipped, algorithms))
         structures = list(map(jax.tree.structure, algorithms))
@@ -303,6 +309,7 @@ def _certified_as_clipped(algorithm: Any) -> Any:
     """The algorithm with its certificate for the clipped objective, whatever its clip norm is."""
     names = {field.name for field in dataclasses.fields(algorithm)}
     changes: dict[str, Any] = {"unclipped": False} if "unclipped" in names else {}
+    # A wrapper, such as that of the noisy accuracy, holds the training.
     if "algorithm" in names:
         changes["algorithm"] = _certified_as_clipped(algorithm.algorithm)
     return dataclasses.replace(algorithm, **changes) if changes else algorithm

@@ -57,6 +57,7 @@ class PublicAccuracy:
           records: a ``Dataset``, or ``(x, y)``. Of units each record that is present counts.
         """
         x, y = (records.x, records.y) if isinstance(records, Dataset) else records
+        # Padding rows of a unit are not records.
         if isinstance(records, Dataset) and records.present is not None:
             x, y = (np.asarray(leaf)[np.asarray(records.present)] for leaf in (x, y))
         return cls(objective, jnp.asarray(x), jnp.asarray(y))
@@ -70,6 +71,7 @@ class PublicAccuracy:
 class ScoreFunction:
     """A score that is a function of the released parameters alone."""
 
+    # Structure: another function needs another program.
     function: Callable[..., Any] = static()
 
     def __call__(self, params: Params) -> Array:
@@ -81,6 +83,7 @@ def public_score(score: Any) -> Any:
     """Returns a score as a pytree, or None for the noisy accuracy on the training records."""
     if isinstance(score, str) and score == ACCURACY:
         return None
+    # Callable too, but its records are arguments of the program and no constants in it.
     if isinstance(score, PublicAccuracy):
         return score
     if not callable(score):
@@ -106,6 +109,7 @@ def check_score(score: Any, params: Params) -> None:
     # As the search computes it, for several trainings at once.
     several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), params)
     try:
+        # A trace refuses calls of Python; lowering shows what fails under ``vmap`` alone.
         trace(score, params)
         jax.jit(jax.vmap(score)).lower(several)
         found = jax.eval_shape(score, params)

@@ -169,6 +169,7 @@ def run_plan(
             "the data without distributed.shard and without memory_limit."
         )
     limit = _validate.positive_int("memory_limit", memory_limit)
+    # Before the search is booked: a score that fails later would have spent the budget.
     check_score(chosen.score, starting_point(chosen.algorithms[0], params))
     root = root_key(key, seed)
     training = prepare(chosen.algorithms[0], data, root, params, seeded=seed is not None)
@@ -193,6 +194,7 @@ def _search(
     size, pieces = _pieces(number.cap, records, limit)
     unit = training.unit_of_privacy
     stacked, rounds = _trials.stack(chosen.algorithms), _trials.rounds_of(chosen.algorithms)
+    # Slots beyond the cap fill the last piece; none of them counts.
     drawn = _draw(
         stacked, records, training.key, params, number, len(chosen.settings), size * pieces
     )
@@ -204,9 +206,11 @@ def _search(
             here = jax.tree.map(lambda leaf, k=piece: leaf[k * size : (k + 1) * size], drawn)
             carries = _begin(stacked, here, records, params)
             done, step = 0, 1
+            # A few steps at a time, for the bar alone: what is computed does not depend on it.
             while done < rounds:
                 begun = time.monotonic()
                 step = min(step, rounds - done)
+                # JAX returns before it has computed; the bar and its clock wait.
                 carries = jax.block_until_ready(
                     _advance(stacked, here, carries, records, params, step)
                 )
@@ -221,6 +225,7 @@ def _pieces(cap: int, records: PyTree, limit: int) -> tuple[int, int]:
     """Returns how many trainings are made at once, and how many times that."""
     one = max(sum(np.size(leaf) * leaf.dtype.itemsize for leaf in jax.tree.leaves(records)), 1)
     pieces = -(-cap // max(min(limit // one, cap), 1))
+    # Nearly equal pieces, so that few trainings are made beyond the cap.
     return -(-cap // pieces), pieces
 
 
@@ -245,6 +250,7 @@ def _booked(chosen: SearchPlan, kept: RunFiles, training: Training) -> Iterator[
             run_id=run_id,
             event=chosen.event,
             label=kept.label or "",
+            # Settings and the distribution of K are part of what was booked.
             config_hash=sha256(described.digest, repr(chosen.settings), repr(number)),
         )
         yield
@@ -252,6 +258,7 @@ def _booked(chosen: SearchPlan, kept: RunFiles, training: Training) -> Iterator[
             book.complete(run_id)
 
 
+# ``trials`` holds them uncompiled, as an audit traces a whole search as one program.
 _draw = jax.jit(_trials.draw, static_argnames=("number", "settings", "slots"))
 _begin = jax.jit(_trials.begin)
 _advance = jax.jit(_trials.advance)

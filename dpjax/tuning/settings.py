@@ -10,6 +10,7 @@ Settings = Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
 """A grid, name -> values; or every setting by itself. One that is listed twice is drawn twice as
 often."""
 
+# Each setting is calibrated, and held as an algorithm of its own.
 _MOST = 4_096
 
 
@@ -34,6 +35,7 @@ def expand(settings: Settings) -> tuple[dict[str, Any], ...]:
             for combination in itertools.product(*grid.values())
         ]
     else:
+        # Anything but a dictionary is left out here, and the count below reveals it.
         found = [dict(setting) for setting in settings if isinstance(setting, Mapping)]
         if isinstance(settings, str) or len(found) != len(settings):
             raise ValueError(

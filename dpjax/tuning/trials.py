@@ -55,13 +55,16 @@ def draw(
     Privacy: SECRET; it depends on the key and on public numbers alone.
     """
     key = loop.own_key(root, stacked, records, params)
+    # Integer thresholds: in float32 the distribution of K would be rounded.
     word = jax.random.bits(derive(key, "number of trials", 0), (), jnp.uint32)
     # The last threshold is 2^32, which no word reaches.
     thresholds = np.cumsum(number.weights)[:-1].astype(np.uint32)
     trials = 1 + jnp.sum(word >= thresholds)
     places = jnp.arange(slots)
+    # By its place, so that a training does not depend on K.
     return Draw(
         jax.vmap(functools.partial(derive, key, "trial"))(places),
+        # With replacement, as the theorem's trainings are independent (Papernot and Steinke 2022).
         jax.random.randint(derive(key, "settings", 0), (slots,), 0, settings, jnp.int32),
         places < trials,
     )
@@ -136,6 +139,7 @@ def choose(
     found = Best(*jax.tree.map(lambda leaf: leaf[place], (scores, drawn.settings, solutions)))
     if before is None:
         return found
+    # Strictly above, so that ties stay with the training drawn first.
     better = found.score > before.score
     return jax.tree.map(lambda new, old: jnp.where(better, new, old), found, before)
 
@@ -170,5 +174,6 @@ def rounds_of(algorithms: Sequence[Algorithm]) -> int:
 def _bind(
     stacked: Algorithm, key: Array, setting: Array, records: PyTree, params: Params
 ) -> loop.BoundAlgorithm:
+    # Indexed under ``vmap``: one program serves every setting.
     algorithm = jax.tree.map(lambda leaf: leaf[setting], stacked)
     return loop.bind_training(algorithm, records, key, params)

@@ -30,6 +30,7 @@ class Searched(Wraps, AlgorithmBase):
     declared: Declared
     release: SearchRelease = static()
 
+    # By privacy profiles, whatever accountant the training has.
     accountant = "pld"
 
     @property
@@ -51,6 +52,7 @@ class Searched(Wraps, AlgorithmBase):
     def evaluations(self) -> Evaluations:
         """Gradients of one record that the whole search computes."""
         one, cap = self.algorithm.evaluations, self.release.cap
+        # ``cap`` trainings are computed whatever K is.
         return Evaluations(cap * one.declared, cap * one.padded)
 
 
@@ -112,6 +114,7 @@ def searched(solution: Solution, algorithm: Any) -> Solution:
     """
     certificate = solution.certificate
     if certificate is not None:
+        # A union bound over the trainings, whose expected number is E[K].
         beta = algorithm.release.number.expected * float(np.asarray(certificate.beta))
         certificate = dataclasses.replace(certificate, beta=beta) if beta < 1 else None
     return dataclasses.replace(

@@ -142,8 +142,10 @@ def _differentiated(
     """Returns the cotangents at the probes and the layers' residuals, along an axis of records."""
     leaves = jax.tree.leaves(params)
     count = jax.tree.leaves(records)[0].shape[0]
+    # Only its shapes and dtypes are read.
     first = jax.tree.map(lambda leaf: leaf[0], records)
     offsets = [jnp.zeros(o.shape, o.dtype) for o in layers.offsets(loss, plan, params, first)]
+    # A copy for each record: the gradient with respect to it is that record's alone.
     copies = {i: jnp.broadcast_to(leaves[i], (count, *leaves[i].shape)) for i in plan.copied}
 
     def of_record(both: tuple[dict[int, Array], PyTree]) -> tuple[layers.Probes, list[Array]]:

@@ -14,6 +14,7 @@ from dpjax._typing import Array
 
 def is_plain(parameters: dict[str, Any]) -> bool:
     """Returns whether a convolution has neither groups nor a dilated left input."""
+    # ``transposed`` reverses the kernel alone: groups or a dilated input would need more.
     groups = parameters["feature_group_count"], parameters["batch_group_count"]
     return groups == (1, 1) and set(parameters["lhs_dilation"]) <= {1}
 

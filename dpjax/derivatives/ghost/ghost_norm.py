@@ -20,6 +20,7 @@ class GhostNorm(Part):
     @property
     def numbers(self) -> int:
         rule = self.rule
+        # In float64, where a number counts twice: both Gram matrices, then both factors.
         return 4 * rule.positions**2 + 2 * rule.positions * (rule.inputs + rule.outputs)
 
     def arrays(
@@ -33,6 +34,7 @@ class GhostNorm(Part):
     def squares(self, arrays: tuple[Array, ...]) -> Array:
         """Returns the sums over pairs of positions."""
         left, right = arrays
+        # Additions behind one square: over pairs of positions, and in both inner products.
         terms = left.shape[1] ** 2 + left.shape[2] + right.shape[2] + 8
         bad = clipping.bad(left) | clipping.bad(right)
         with jax.enable_x64(True):
@@ -72,6 +74,7 @@ class Embedding(Part):
     def squares(self, arrays: tuple[Array, ...]) -> Array:
         """Returns the sums over pairs of positions at which the same row is looked up."""
         index, right = arrays
+        # The indices are equal, so comparing one of them with the table's length is enough.
         same = (index[:, :, None] == index[:, None, :]) & (index < self.shape[0])[:, :, None]
         bad = clipping.bad(right)
         terms = right.shape[1] ** 2 + right.shape[2] + 8

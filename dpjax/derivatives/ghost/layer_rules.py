@@ -56,6 +56,7 @@ class Dense(NamedTuple):
 
     def right(self, cotangent: Array) -> Array:
         """Returns the matrix G."""
+        # The output of ``dot_general`` has the free dimensions of its first argument first.
         if self.weight_first:
             return cotangent.reshape(self.outputs, self.positions).T
         return cotangent.reshape(self.positions, self.outputs)
@@ -67,6 +68,7 @@ class Dense(NamedTuple):
     def weight(self, gradient: Array) -> Array:
         """Returns the gradient in the shape of the weight."""
         contracted = self.contracted[1]
+        # Contracted dimensions come first in the gradient; the inverse order restores the weight's.
         order = (*contracted, *_others(len(self.weight_shape), contracted))
         shape = [self.weight_shape[i] for i in order]
         return gradient.reshape(shape).transpose(*(order.index(i) for i in range(len(order))))
@@ -151,6 +153,7 @@ def rule_of(equation: Any, shapes: list[Any], index: int) -> Rule | None:
     weight, source = shapes[index].shape, shapes[1 - index].shape
     if name == "dot_general":
         contracted, batch = parameters["dimension_numbers"]
+        # Along a batch dimension the weight differs between positions: A' G is not its gradient.
         if batch != ((), ()) or math.prod(source) == 0:
             return None
         pair = tuple(map(tuple, contracted))
@@ -169,6 +172,7 @@ def rule_of(equation: Any, shapes: list[Any], index: int) -> Rule | None:
 def _lookup(parameters: dict[str, Any], source: tuple, weight: tuple) -> Lookup | None:
     numbers, mode = parameters["dimension_numbers"], parameters["mode"]
     last = len(source) - 1
+    # Only whole rows, each by one index: the table of any other gather is copied.
     rows = (
         numbers.collapsed_slice_dims == (0,)
         and numbers.start_index_map == (0,)

@@ -51,6 +51,7 @@ class Layer(NamedTuple):
                 leaf = primitives.bind(equation, [leaf])[0]
             return leaf
 
+        # Moving and repeating entries is linear: its transpose brings the gradient back.
         (back,) = jax.linear_transpose(moved, jax.ShapeDtypeStruct(shape, weight.dtype))(weight)
         return back
 
@@ -88,6 +89,7 @@ def plan(loss: Loss, params: Params, record: PyTree) -> Plan:
     ([1, 0], [])
     """
     copied: frozenset[int] = frozenset()
+    # ``copied`` only grows, so that this ends.
     while True:
         walk = _Walk(copied)
         jax.eval_shape(lambda p, r, walk=walk: walk.run(loss, p, r), params, record)
@@ -181,6 +183,7 @@ class _Walk:
         output, residual = rule.forward(apply, primals)
         self.layers.append(layer)
         self.outputs.append(jax.ShapeDtypeStruct(output.shape, output.dtype))
+        # Saved beside the loss; no derivative is taken of it.
         self.residuals.append(lax.stop_gradient(residual))
         self.numbers += residual.size
         return output if self._probes is None else output + self._probes.offsets[number]
@@ -192,6 +195,7 @@ def _layer(equation: Any, values: list[_Value]) -> Layer | None:
     if len(values) != 2 or len(weights) != 1:
         return None
     weight = values[weights[0]]
+    # The weight is more than one parameter's moved entries: the chain rule would go on from here.
     if weight.chain is None or len(weight.leaves) > 1:
         return None
     shapes = [jax.typeof(value.primal) for value in values]
@@ -208,6 +212,7 @@ def _chain(equation: Any, values: list[_Value], results: list[Array]) -> tuple |
     if len(values) != 1 or len(results) != 1:
         return None
     name, chain = equation.primitive.name, values[0].chain
+    # A cast moves nothing: without it ``back`` runs in the dtype of the gradient.
     if chain is None or (
         name == "convert_element_type" and jnp.issubdtype(results[0].dtype, jnp.floating)
     ):

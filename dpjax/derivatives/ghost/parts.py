@@ -112,6 +112,7 @@ class Materialized(Part):
         if not self.layers:
             rows = cotangents.copies[self.leaf]
         else:
+            # Added before the norm is taken: a shared parameter's gradient is their sum.
             uses = [self._of_layer(n, layer, cotangents, residuals) for n, layer in self.layers]
             rows = functools.reduce(jnp.add, uses)
         count = rows.shape[0]
@@ -160,6 +161,7 @@ class Rank1(Part):
         """Returns inputs (records, inputs) and cotangents (records, outputs)."""
         inputs, cotangent = self._input_cotangent(cotangents, residuals, dtype)
         left = jax.vmap(self.rule.left)(inputs)
+        # One position: A and G have one row each.
         return clipping.sanitize_nonfinite(left[:, 0].astype(dtype)), cotangent[:, 0]
 
     def squares(self, arrays: tuple[Array, ...]) -> Array:
@@ -173,6 +175,7 @@ class Rank1(Part):
         self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
         left, right = arrays
+        # The factor multiplies one side only, or it would count twice.
         scaled = factors[:, None] * right
         # Subnormal products are coarse enough to exceed C where hardware keeps them.
         scaled = jnp.where(jnp.abs(scaled) < jnp.finfo(scaled.dtype).tiny, 0, scaled)

@@ -68,6 +68,7 @@ class Convolution(NamedTuple):
 
     def right(self, cotangent: Array) -> Array:
         """Returns the matrix G."""
+        # Positions in the order of ``patches``, channels last.
         spec = self._numbers.out_spec
         return cotangent.transpose(spec[0], *spec[2:], spec[1]).reshape(
             self.positions, self.outputs
@@ -89,6 +90,7 @@ class Convolution(NamedTuple):
 
     @property
     def _order(self) -> tuple[int, ...]:
+        # Offsets in the kernel before channels, as ``patches`` stacks its pieces.
         outputs, channels, *spatial = self._numbers.rhs_spec
         return (*spatial, channels, outputs)
 
@@ -97,6 +99,7 @@ class Convolution(NamedTuple):
         parameters, numbers = dict(self.parameters), self._numbers
         batch, channels, *spatial = numbers.lhs_spec
         source = source.transpose(channels, batch, *spatial)
+        # ``lax.pad`` also takes the negative padding that a convolution may have.
         edges = [(0, 0, 0), (0, 0, 0), *((*edge, 0) for edge in parameters["padding"])]
         source = lax.pad(source, jnp.zeros((), source.dtype), edges)
         sizes = [self.output_shape[i] for i in numbers.out_spec[2:]]
@@ -105,6 +108,7 @@ class Convolution(NamedTuple):
         pieces = []
         for offset in itertools.product(*map(range, reach)):
             first = [i * hole for i, hole in zip(offset, holes, strict=True)]
+            # One past the last position: a full stride more could leave the padded input.
             last = [f + s * (n - 1) + 1 for f, s, n in zip(first, strides, sizes, strict=True)]
             leading = source.shape[:2]
             piece = lax.slice(source, (0, 0, *first), (*leading, *last), (1, 1, *strides))
@@ -122,6 +126,7 @@ class Convolution(NamedTuple):
 # On a CPU the patches cost as much as the convolution: they are computed once, for both.
 def _patched(rule: Convolution, source: Array, kernel: Array) -> tuple[Array, Array]:
     patches = rule.patches(source)
+    # As the convolution asks for, so that the loss does not change.
     how = {name: dict(rule.parameters)[name] for name in ("precision", "preferred_element_type")}
     matrix = lax.dot_general(patches, rule.matrix(kernel), (((0,), (0,)), ((), ())), **how)
     return rule.output(matrix), patches

@@ -40,6 +40,7 @@ def clipped_sums(
     """
     linear = linear_of(loss)
     if linear is None:
+        # Units have a form of their own, by the Gram matrices of their rows.
         form = units.prepared(loss, batch, mask, permutation_invariant)
         return form and units.unit_sums(*form, jnp.asarray(params), weights, clip_norm)
     of_records = sums.output_sums if linear.outputs > 1 else sums.score_sums

@@ -86,6 +86,7 @@ class PreparedLinear:
     def of_unit_length(self) -> "PreparedLinear":
         """Returns the records in float64, longer ones scaled to length 1."""
         with jax.enable_x64(True):
+            # The direction has length 1 already: the radius alone is cut.
             radius = jnp.minimum(float64(self.radius), 1.0)
             label = None if self.label is None else float64(self.label)
             return PreparedLinear(float64(self.directions), radius, self.width, label)
@@ -191,6 +192,7 @@ def prepare(
     n, p = x.shape
     size = min(n, rounding.BLOCK)
     at_once = width or _any_width(n, p)
+    # Whole chunks: blocks past the last record are empty.
     count = -(-n // (size * at_once)) * at_once
 
     def some_blocks(i: Array) -> PreparedLinear:

@@ -101,6 +101,7 @@ def score_sums(
         summand = Summand((p,), records.dtype, clip_norm * gradient_weight)
         return records.sum(contribution, summand), None
     total = records.sum(contribution, _panels(starts, ends, records.dtype, weights, clip_norm))
+    # The last row of the first panel is the gradient, see ``_panels``.
     gradient = jax.tree.map(lambda term: term[-1], total[0])
     total[0] = jax.tree.map(lambda term: term[:-1], total[0])
     hessian = total[0]

@@ -148,6 +148,7 @@ def prepare_units(
     count = -(-n // share) * chunks * at_once
 
     def some_blocks(i: Array) -> PreparedUnits:
+        # No block reaches over a device's share: blocks are the same on any number of devices.
         place = i % chunks * at_once * held + jnp.arange(at_once * held)
         position = i // chunks * share + place
         unit = jnp.minimum(position, n - 1)
@@ -162,6 +163,7 @@ def prepare_units(
         )
         weight = valid.astype(dtype)
         if reduction == "mean":
+            # A unit without a valid row gets the weights 0, not 0 / 0.
             weight = weight / jnp.maximum(jnp.sum(weight, axis=1, keepdims=True), 1)
 
         def by_row(array: Array) -> Array:
@@ -302,8 +304,10 @@ def _factors(
             for offset, place in enumerate(_diagonals(rows)):
                 inner = float64(gram[place : place + rows - offset]) ** power
                 pairs = inner * jnp.sum(a[: rows - offset] * a[offset:], axis=2)
+                # Off the diagonal a pair counts twice.
                 square = square + (2 if offset else 1) * jnp.sum(pairs, axis=0)
         spread = jnp.sum(jnp.sqrt(lengths), axis=0)
+        # Rounding may bring the square of rows that cancel below 0.
         norm = jnp.maximum(jnp.sqrt(jnp.maximum(square, 0)), spread / min(rows, _SPREAD))
         good = norm < jnp.inf  # False for NaN
         return clipping.shrinking(jnp.where(good, norm, 1), good, dtype, _SLACK)
