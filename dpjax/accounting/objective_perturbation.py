@@ -50,8 +50,9 @@ class PerturbationRelease(Release):
     ) -> np.ndarray:
         """Returns the deltas of an event with this release and little noise on its minimizer."""
         others = [release.scaled(scale) for release in _beside(self, releases)]
-        # The privacy loss of the noise on the minimizer, for all but 1e-9 of its probability.
-        extra = sum(6.0 * release.count / release.noise_multiplier for release in others)
+        # The Gaussians' loss is N(mu^2 / 2, mu^2): above this with probability Phi(-6) < 1e-9.
+        square = math.fsum(release.count / release.noise_multiplier**2 for release in others)
+        extra = square / 2 + 6.0 * math.sqrt(square)
         own = dataclasses.replace(self, noise_multiplier=scale * self.noise_multiplier)
         return np.array([perturbed_delta(own, relation, e - extra) for e in epsilons]) + 1e-9
 

@@ -58,7 +58,7 @@ def add_options(parser: Parser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Runs the audits, prints a table, and returns 0 or, if one failed, 1."""
     plays = [name for name in ("name", "all", "runs", "quick", "seed", "json", "plot")
-             if getattr(arguments, name)]  # fmt: skip
+             if getattr(arguments, name) not in (None, False)]  # fmt: skip
     if plays if arguments.programs is not None else arguments.devices:
         raise ValueError("--programs plays no audits: pass it NAMEs and --devices alone.")
     if arguments.programs is not None:

@@ -8,6 +8,7 @@ import dpjax
 from dpjax.accounting import epsilon
 from dpjax.cli import options, problem, report
 from dpjax.cli.parser import Parser
+from dpjax.display.cards import ceil
 from dpjax.results import guarantee
 
 _EXAMPLES = """
@@ -64,7 +65,7 @@ def command(arguments: argparse.Namespace) -> int:
     # None is known for Poisson batches under replace_one.
     with contextlib.suppress(ValueError):
         spent["rdp"] = epsilon(algorithm.event, budget.delta, budget.relation, "rdp")
-        looser = f"{spent['rdp']:.6g} by Renyi accounting"
+        looser = f"{ceil(spent['rdp'], 6)} by Renyi accounting"
     print(
         f"{algorithm.title}, n = {setting.data_size:,} (declared), p = {dimension}, "
         f"{int(algorithm.steps)} steps"
@@ -72,7 +73,7 @@ def command(arguments: argparse.Namespace) -> int:
     print(f"budget: epsilon {budget.epsilon:g}, delta {budget.delta:g}, {budget.relation}")
     for release in algorithm.event.releases:
         print(textwrap.indent(guarantee.describe(release), "  "))
-    print(f"epsilon of this noise, per {unit}: {spent['pld']:.6g} exact, {looser}")
+    print(f"epsilon of this noise, per {unit}: {ceil(spent['pld'], 6)} exact, {looser}")
     if arguments.json:
         report.write_json(
             arguments.json,

@@ -16,7 +16,7 @@ from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.cli import problem
 from dpjax.cli.problem import Setting
-from dpjax.display.cards import ceil
+from dpjax.display.cards import ceil, floor
 from dpjax.reporting.facts import ITERATES, certificate_fields
 from dpjax.results import guarantee
 from dpjax.results.answers import ANSWERS, ENDS, line
@@ -142,15 +142,16 @@ def summary(content: dict[str, Any]) -> list[str]:
     )
     certificate = content["certificate"]
     if certificate is not None:
+        held = floor(100 * (1 - np.max(certificate["beta"])))
         lines.append(
-            f"certificate (holds with probability {1 - np.ravel(certificate['beta'])[0]:.0%} at "
+            f"certificate (holds with probability {held}% at "
             f"{ITERATES[certificate['iterate']]}, for the {certificate['scope']}):"
         )
         # The worst of several runs: a mean of bounds need not bound any of them.
-        upper = _each(certificate["gradient_norm_upper"], _number, np.max)
+        upper = _each(certificate["gradient_norm_upper"], _upper, np.max)
         lines.append(f"  gradient norm <= {upper}")
         if certificate["min_eigenvalue_lower"] is not None:
-            lower = _each(certificate["min_eigenvalue_lower"], _number, np.min)
+            lower = _each(certificate["min_eigenvalue_lower"], _lower, np.min)
             lines.append(f"  smallest eigenvalue of the Hessian >= {lower}")
     if content["seconds_run"] is not None:
         lines.append(
@@ -238,3 +239,12 @@ def _each(value: Any, show: Callable[[Any], str], summarize: Callable = np.mean)
 
 def _number(value: float) -> str:
     return f"{value:.6g}" if np.isfinite(value) else "none"
+
+
+def _upper(value: float) -> str:
+    # Rounded outwards: a bound that is printed below itself is none.
+    return ceil(value, 6) if np.isfinite(value) else "none"
+
+
+def _lower(value: float) -> str:
+    return floor(value, 6) if np.isfinite(value) else "none"

@@ -274,8 +274,8 @@ def _advice(suggested: tuple[str, ...] | None, of_arrays: bool, has_schema: bool
             "becomes -1, the second +1"
         )
     return (
-        f"declare two for `dpjax run`, such as --classes {','.join(suggested[:2])}, or merge "
-        f"these into two labels; a network in Python takes all of them, classes={suggested!r}"
+        f"declare --classes {','.join(suggested)} (in Python classes={suggested!r}), which trains "
+        "softmax regression or a network, or merge these into two labels"
     )
 
 

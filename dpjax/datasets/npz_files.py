@@ -78,7 +78,7 @@ def _read(
             held = [name.removesuffix(".npy") for name in archive.namelist()]
         names = _names_in(held, label)
         if mapped:
-            return held, names, {k: mapped_member(path, k) for k in names[:2] if k in held}
+            return held, names, {k: mapped_member(path, k) for k in names if k in held}
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return held, names, {k: arrays[k] for k in names if k in held}
     except DAMAGED as error:

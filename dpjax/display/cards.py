@@ -145,11 +145,21 @@ def ceil(value: float, digits: int = 4) -> str:
     ('1', '1')
     """
     text = f"{value:.{digits}g}"
-    if float(text) < value * (1 - 1e-7):
+    if float(text) < value - 1e-7 * abs(value):
         # The exponent as it is printed: a logarithm may round past a power of ten.
         unit = 10.0 ** (float(f"{value:e}".split("e")[1]) - digits + 1)
         text = f"{float(text) + unit:.{digits}g}"
     return text
+
+
+def floor(value: float, digits: int = 4) -> str:
+    """Returns ``value`` in decimal, rounded down as ``ceil`` rounds up.
+
+    >>> floor(-0.00011119), floor(99.996)
+    ('-0.0001112', '99.99')
+    """
+    text = ceil(-value, digits)
+    return text[1:] if text.startswith("-") else "0" if text == "0" else f"-{text}"
 
 
 def printable(words: str) -> str:

@@ -12,7 +12,7 @@ from dpjax._typing import Relation
 from dpjax.accounting import Release
 from dpjax.algorithms import Status
 from dpjax.datasets import Preprocessing
-from dpjax.display.cards import ceil
+from dpjax.display.cards import ceil, floor
 from dpjax.results import Coefficients, Description, SavedSolution, Solution
 from dpjax.results.answers import ANSWERS, ENDS, interval, line
 from dpjax.results.guarantee import split_warning
@@ -93,14 +93,16 @@ class Facts:
             return "This training gives no bounds on the gradient and curvature at its end."
         bounds, lower = self.certificate, self.certificate["min_eigenvalue_lower"]
         curvature = (
-            f" and no eigenvalue of its Hessian is below {lower:.4g}" if lower is not None else ""
+            f" and no eigenvalue of its Hessian is below {floor(lower)}"
+            if lower is not None
+            else ""
         )
         return (
-            f"With probability {100 * (1 - bounds['beta']):.4g} % over the noise, at "
+            f"With probability {floor(100 * (1 - bounds['beta']))} % over the noise, at "
             f"{ITERATES[bounds['iterate']]} the exact gradient of the {bounds['scope']} has norm "
-            f"at most {bounds['gradient_norm_upper']:.4g}{curvature}. At a minimum the gradient is "
-            "0 and no eigenvalue is negative. The bounds follow from released values and the known "
-            "noise."
+            f"at most {ceil(bounds['gradient_norm_upper'])}{curvature}. At a minimum the gradient "
+            "is 0 and no eigenvalue is negative. The bounds follow from released values and the "
+            "known noise."
         )
 
 
@@ -151,7 +153,7 @@ def facts_of(solution: Any) -> Facts:
 
 
 def _meaning(solution: Any, what: Description, spent: float, warning: str) -> str:
-    factor = f"e^{spent:.4g}" if spent > math.log(_LARGE) else ceil(math.exp(spent))
+    factor = f"e^{ceil(spent)}" if spent > math.log(_LARGE) else ceil(math.exp(spent))
     changed = _WITHOUT[solution.event.relation].format(unit=what.unit)
     assumed = "If the noise could be relied on: had" if warning else "Had"
     return (

@@ -167,7 +167,7 @@ def sizes_of(
     if epochs is not None:
         exact = _validate.positive("epochs", epochs) * n / batch_size
         # Steps are counted in int32.
-        if exact > 2**31:
+        if exact >= 2**31:
             raise ValueError(f"epochs={epochs!r} gives more steps than are supported; lower it.")
         steps = max(1, round(exact))
     return Sizes(data_size=n, batch_size=batch_size, steps=_validate.positive_int("steps", steps))

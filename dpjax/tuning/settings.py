@@ -36,8 +36,9 @@ def expand(settings: Settings) -> tuple[dict[str, Any], ...]:
         ]
     else:
         # Anything but a dictionary is left out here, and the count below reveals it.
-        found = [dict(setting) for setting in settings if isinstance(setting, Mapping)]
-        if isinstance(settings, str) or len(found) != len(settings):
+        listed = list(settings) if hasattr(settings, "__iter__") else [settings]
+        found = [dict(setting) for setting in listed if isinstance(setting, Mapping)]
+        if len(found) != len(listed):
             raise ValueError(
                 "settings must be a dict of names and values, such as {'radius': [3, 12]}, or a "
                 f"list of dicts, got {_validate.shown(settings)}."

@@ -252,6 +252,18 @@ def test_the_bound_on_delta_holds_and_needs_its_parts(relation):
     assert broken[1] and (broken[0] or relation == "replace_one")
 
 
+@pytest.mark.parametrize("mu", [0.01, 0.8, 2.0, 6.0])
+def test_deltas_beside_gaussians_are_no_less_than_theirs(mu):
+    """Whatever the perturbation adds: here next to nothing."""
+    tilt = dpjax.accounting.PerturbationRelease("tilt", 1, 1e6)
+    beside = dpjax.accounting.Release("output", 4, 2 / mu)
+    both = dpjax.accounting.Event((tilt, beside), "zero_out")
+    alone = dpjax.accounting.Event((beside,), "zero_out")
+    epsilons = np.linspace(0, mu**2 / 2 + 8 * mu, 40)
+    least = dpjax.accounting.deltas(alone, epsilons)
+    assert (dpjax.accounting.deltas(both, epsilons) >= (1 - 1e-9) * least).all()
+
+
 def test_a_slope_that_rises_or_a_strength_too_small_is_refused():
     rising = dataclasses.replace(OBJECTIVE, margin=lambda m: jnp.logaddexp(m, -m) / 4)
     with pytest.raises(ValueError, match="must be non-increasing"):

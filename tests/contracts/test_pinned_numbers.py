@@ -18,15 +18,17 @@ import types
 import jax.numpy as jnp
 import pytest
 
-import dpjax
-from dpjax.accounting import ACCOUNTANTS, RELATIONS
-from dpjax.algorithms.base import Declared
-
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "harness"))  # where this is run as a script
+# Where this is run as a script: this checkout, whichever dpjax is installed, and what tests share.
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "harness"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 from factories import DELTA_ONLY, FACTORIES
 from factories import make as usual
 from test_contract import STEPS, N, build
+
+import dpjax
+from dpjax.accounting import ACCOUNTANTS, RELATIONS
+from dpjax.algorithms.base import Declared
 
 FILE = pathlib.Path(__file__).with_name("pinned_numbers.json")
 # Budgets of the short run; the long one has the defaults of a real data set.

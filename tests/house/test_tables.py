@@ -9,14 +9,16 @@ import sys
 
 import pytest
 
-import dpjax
-from dpjax.algorithms import ALL
-from dpjax.auditing import AUDITS
-
-sys.path.append(str(pathlib.Path(__file__).parents[1] / "harness"))  # where this is run as a script
+# Where this is run as a script: this checkout, whichever dpjax is installed, and what tests share.
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "harness"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 import wrappers
 from factories import REFUSES
+
+import dpjax
+from dpjax.algorithms import ALL
+from dpjax.auditing import AUDITS
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Marker of a table -> its head, and what a row says of an entry.
