@@ -9,6 +9,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from factories import mostly_ci
 from several import ROOT, environment, free_port, on_processes
 
 import dpjax
@@ -100,7 +101,7 @@ found["few"] = bits(dpjax.run(
     assert len(ledger.entries) == 2  # two fit into the budget: the run, and one without checkpoint
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", mostly_ci([0, 1], daily=[1]))
 def test_c14_a_killed_process_ends_the_other_and_the_same_commands_go_on(tmp_path, victim):
     places = ["--checkpoint", str(tmp_path / "run"), "--ledger", str(tmp_path / "ledger")]
     training = ["run", "dp-gd", "--steps", "500", "--seed", "7", "--save"]
