@@ -25,6 +25,8 @@ DERIVED = [
     "test_contract.py::test_factories_share_one_signature[heavy-ball]",
     "test_contract.py::test_epsilon_is_within_the_budget[1.0-pld-zero_out-heavy-ball]",
     "test_contract.py::test_a_pytree_of_parameters_and_a_plain_loss[heavy-ball]",
+    "test_contract.py::test_the_result_has_the_dtype_of_the_parameters_whatever_the_data"
+    "[heavy-ball-False]",
     "test_cli.py::test_calibrate_gives_the_epsilon_back[heavy-ball]",
     "test_cli.py::test_the_help_says_what_each_algorithm_asks[dpjax run]",
     "test_checkpoint.py::test_neither_checkpoint_nor_ledger_changes_the_result[heavy-ball]",

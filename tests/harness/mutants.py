@@ -332,9 +332,9 @@ def quiet_in(owner, method):
 
 
 mutant("little noise on what a certificate asks")(quiet_in(TrustRegion, "certify"))
-mutant("little noise on the scores at the end")(quiet_in(Spider, "close"))
-mutant("little noise on the accuracy at the end")(quiet_in(_Ending, "close"))
-mutant("little noise on the count at the end")(quiet_in(_Ending, "close"))
+mutant("little noise on the scores at the end")(quiet_in(Spider, "finalize"))
+mutant("little noise on the accuracy at the end")(quiet_in(_Ending, "finalize"))
+mutant("little noise on the count at the end")(quiet_in(_Ending, "finalize"))
 
 
 @mutant("a person counted once for each record")
