@@ -43,5 +43,9 @@ def smallest_curvature(
     regularizer = objective.regularize_hessian(jnp.zeros((size, size), dtype), params)
     with jax.enable_x64(True):
         mean = lax.div(to_float64(total), lax.full_like(to_float64(total), divisor))
-        # In float32 it would err by as much as one record of a million moves it.
-        return lax.linalg.eigh(mean + float64(regularizer), sort_eigenvalues=True)[1][0]
+        return _smallest_eigenvalue(mean + float64(regularizer))
+
+
+def _smallest_eigenvalue(matrix: Array) -> Array:
+    # In float32 it would err by as much as one record of a million moves it.
+    return lax.linalg.eigh(matrix, sort_eigenvalues=True)[1][0]
