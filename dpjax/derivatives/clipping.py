@@ -127,7 +127,7 @@ def clip_factors(
     # Far above the bound the squares overflow, and those of the scaled entries decide.
     norm = jnp.where(near < jnp.inf, jnp.sqrt(near), jnp.sqrt(far) / _DOWN)
     good = norm < jnp.inf
-    return shrinking(norm, good if keep is None else good & keep, dtype)
+    return shrinking(norm, good if keep is None else good & keep, dtype, SLACK)
 
 
 def square_norms(rows: Float[Array, "n k"]) -> Float[Array, " n"]:
@@ -172,12 +172,12 @@ def factors(
             units = (total if single else square) / bound / bound
             # Where a clip norm is so small in float64 that squares leave its range all are dropped.
             good = good & (bound > 2.0**-400)
-            result.append(shrinking(jnp.sqrt(units), good, dtype))
+            result.append(shrinking(jnp.sqrt(units), good, dtype, SLACK))
         return result * (len(squares) if single else 1)
 
 
 def shrinking(
-    norm: Float[Array, " n"], good: Bool[Array, " n"], dtype: jnp.dtype, most: float = SLACK
+    norm: Float[Array, " n"], good: Bool[Array, " n"], dtype: jnp.dtype, most: float
 ) -> Float[Array, " n"]:
     """Returns the factors to ``most`` of vectors with norms in units of C, 0 if not ``good``."""
     # A norm of 0 gives an infinite quotient, and the factor 1.

@@ -946,10 +946,10 @@ def _(patch):
 
 @mutant("records read again")
 def _(patch):
-    window = sampling.SinglePass.window
+    minibatch = sampling.SinglePass.minibatch
 
     def first(self, records, start, size, rows):
-        return window(self, records, start % 4, size, rows)
+        return minibatch(self, records, start % 4, size, rows)
 
     patch.setattr(sampling.SinglePass, "minibatch", first)
 
