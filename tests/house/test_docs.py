@@ -271,7 +271,7 @@ def test_every_argument_of_a_factory_is_documented_by_it_or_by_the_room():
 def attributes(kind):
     """The attributes of a class, and of those above it, that have a docstring below them."""
     for base in kind.__mro__:
-        if base.__module__.startswith("dpjax."):
+        if base.__module__.startswith("dpjax.") and inspect.getmodule(base):
             body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body
             for node, below in itertools.pairwise(body):
                 if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
