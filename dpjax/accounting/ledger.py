@@ -125,7 +125,9 @@ class Ledger(HasCard):
         try:
             file = hash_chain.HashChainFile(path, first)
         except FileExistsError:
-            raise FileExistsError(f"{os.fspath(path)} exists; a budget is declared once.") from None
+            raise FileExistsError(
+                f"{os.fspath(path)} exists; a budget is declared once: open it by Ledger.open."
+            ) from None
         return cls(path, file)
 
     @classmethod

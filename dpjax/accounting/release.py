@@ -106,6 +106,10 @@ class Release:
             _KINDS[cls.mechanism, cls.sampling] = cls
         if cls.mechanism != Release.mechanism:
             cls._check_law()
+        if {"privacy_loss", "renyi", "whole_epsilon"} & cls.__dict__.keys():
+            # A law of its own: what a base states of another is not inherited.
+            cls.is_gaussian = cls.__dict__.get("is_gaussian", False)
+            cls.is_lossless = cls.__dict__.get("is_lossless", False)
 
     @classmethod
     def _check_law(cls) -> None:

@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
 from rich import progress as _rich
@@ -39,7 +39,7 @@ class Bar:
 
     def __init__(self, title: str, total: int, *, shown: bool | None = None, keep: bool = True):
         self._stream, self._keep = _Stream(sys.stderr), keep
-        self._handler: Callable[..., Any] | None = None
+        self._handler: Any = None
         self._interrupted = False
         notebook, terminal = _is_notebook(sys.stderr), self._stream.isatty()
         self._shown = (notebook or terminal) if shown is None else shown
@@ -74,27 +74,36 @@ class Bar:
 
     def __enter__(self) -> "Bar":
         before = signal.getsignal(signal.SIGINT)
-        # Python sets handlers in its main thread alone; a caller that ignores Ctrl-C stays so.
-        if callable(before) and threading.current_thread() is threading.main_thread():
+        # Python sets handlers in its main thread alone, and a caller's own is none of the bar's.
+        usual = before is signal.default_int_handler or isinstance(_owner(before), Bar)
+        if usual and threading.current_thread() is threading.main_thread():
             self._handler = before
             signal.signal(signal.SIGINT, self._note)
-        self._begin()
+        try:
+            self._begin()
+        except BaseException:
+            self._restore()
+            raise
         return self
+
+    def _restore(self) -> None:
+        # Another may have been set meanwhile.
+        if self._handler is not None and _owner(signal.getsignal(signal.SIGINT)) is self:
+            signal.signal(signal.SIGINT, self._handler)
 
     def _note(self, number: int, frame: Any) -> None:
         # What is raised inside of JAX's callback of the garbage collector Python prints and drops,
         # and in a loop that collects often that is where most signals arrive.
         self._interrupted = True
-        assert self._handler is not None
         self._handler(number, frame)
 
     def _check(self) -> None:
         if self._interrupted:
+            self._interrupted = False
             raise KeyboardInterrupt
 
     def __exit__(self, *error: object) -> None:
-        if self._handler is not None:
-            signal.signal(signal.SIGINT, self._handler)
+        self._restore()
         if self._live:
             self._progress.stop()
         elif self._shown and self._keep:
@@ -172,6 +181,10 @@ class _Stream:
         with _nothing_raised():
             return bool(self._stream.isatty()) and not isinstance(self._stream, FileProxy)
         return False
+
+
+def _owner(handler: Any) -> Any:
+    return getattr(handler, "__self__", None)
 
 
 def _nothing_raised() -> contextlib.suppress:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.algorithms import Algorithm
@@ -84,6 +85,11 @@ def prepare(
     Raises:
       ValueError: as ``solve``, except for a key that was used before, which is checked later.
     """
+    if not hasattr(algorithm, "dimension"):
+        raise ValueError(
+            "algorithm must be what a factory such as dp_trust_region returns, got "
+            f"{_validate.shown(algorithm)}: call it with objective, budget and sizes."
+        )
     data, mesh = mesh_of(data)
     params = starting_point(algorithm, params)
     check_data(algorithm, data, params)

@@ -105,6 +105,12 @@ def _type_of(key: object) -> str:
     return "None" if key is None else f"an object of type {type(key).__name__}"
 
 
+def purpose_word(purpose: str) -> int:
+    """Returns the 32 bits of a purpose that its key is made of; two with the same share a key."""
+    # 32 bits suffice: a program has few purposes, and its programmer names them, not an attacker.
+    return zlib.crc32(purpose.encode())
+
+
 def derive(key: Key[Array, ""], purpose: str, step: Integer[Array, ""] | int) -> Key[Array, ""]:
     """Returns the key for one purpose at one step.
 
@@ -121,8 +127,7 @@ def derive(key: Key[Array, ""], purpose: str, step: Integer[Array, ""] | int) ->
     False
     """
     check_threefry(key)
-    # 32 bits suffice: a program has few purposes, and its programmer names them, not an attacker.
-    crc = jnp.uint32(zlib.crc32(purpose.encode()))
+    crc = jnp.uint32(purpose_word(purpose))
     return fold(key, jnp.stack([crc, jnp.asarray(step).astype(jnp.uint32)]))
 
 

@@ -33,7 +33,7 @@ class BallQuery(GradientQuery):
 
     noise = Ball()
 
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="BallQuery")
 
     @property
     def radius(self) -> Array | float:

@@ -89,7 +89,7 @@ class AccuracyQuery(_Fraction):
     """
 
     name = "accuracy"
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="AccuracyQuery")
 
     def __post_init__(self):
         if self.relation == "add_or_remove_one":
@@ -158,7 +158,7 @@ class CountQuery(_Fraction):
     """
 
     name = "count"
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="CountQuery")
 
     @property
     def gradients_per_record(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]

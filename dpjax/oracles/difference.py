@@ -44,7 +44,7 @@ class DifferenceQuery(Query):
     # Near the anchor two gradients almost cancel, and rounding is a large part of the difference.
     _jumps = True
 
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="DifferenceQuery")
 
     @property
     def quantity(self) -> Quantity:

@@ -65,7 +65,7 @@ class EstimateQuery(Query):
 
     name = "estimate"
     sums = ClippedSums(
-        FINISHING, reviewed=True
+        FINISHING, reviewed="EstimateQuery"
     )  # sums of micro-batches are finished, and then their sum
 
     @property

@@ -28,7 +28,7 @@ class GradientQuery(Query):
     purpose = "gradient"  # pyright: ignore[reportAssignmentType]
     sums_units = True
 
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="GradientQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         return self.clip_norm
@@ -67,7 +67,7 @@ class NetworkQuery(GradientQuery):
     per_layer: bool = static(default=False)
     memory_limit: int | None = static(default=None)
 
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="NetworkQuery")
 
     @property
     def _clipped(self) -> ClippedSum:
@@ -88,7 +88,7 @@ class AnchorQuery(GradientQuery):
     """
 
     name = "anchor"
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="AnchorQuery")
 
     def is_asked(self, *, refresh: Array) -> Array:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Returns ``refresh``, bool (): public or of released values. Otherwise the answer is 0."""

@@ -38,7 +38,7 @@ class HessianQuery(Query):
     sums_units = True
     gradients_per_record = 0  # Hessians alone
 
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="HessianQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         return self.clip_norm
@@ -107,7 +107,7 @@ class JointQuery(Query):
     quantity = Quantity("isometric")
     sums_units = True
 
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="JointQuery")
 
     @property
     def name(self) -> str:

@@ -45,7 +45,7 @@ class MinimizerQuery(ValueQuery):
     reads = FullBatch
     evidence = Query.evidence  # of no record the minimiser is 0
 
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="MinimizerQuery")
 
     def __post_init__(self):
         if self.relation == "add_or_remove_one":

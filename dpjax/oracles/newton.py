@@ -60,7 +60,7 @@ class NewtonQuery(ValueQuery):
     reads = FullBatch
     gradients_per_record = 0  # the Hessian is taken where the gradient was
 
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="NewtonQuery")
 
     def __post_init__(self):
         _validate.choice("modification", self.modification, MODIFICATIONS)

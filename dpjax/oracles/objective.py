@@ -48,7 +48,7 @@ class ObjectiveQuery(MinimizerQuery):
     dimension: int = static()
 
     name = "perturbed_minimizer"
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="ObjectiveQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         return self.objective.constants.lipschitz  # pyright: ignore[reportOptionalMemberAccess]

@@ -20,6 +20,7 @@ from dpjax.derivatives import (
 )
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.mechanisms import derive
+from dpjax.mechanisms.keys import purpose_word
 from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.objectives import Objective
 from dpjax.oracles.conditional import cond_under_vmap
@@ -282,7 +283,7 @@ class Query:
         noises, stddevs = self.noises(**public), self.stddevs(params, **public)
         purposes = [purpose for purpose, _ in noises]
         # A key drawn with twice gives the same noise twice, or noise that follows the batch.
-        if len({*purposes, _BATCH}) <= len(purposes):
+        if len({*map(purpose_word, (*purposes, _BATCH))}) <= len(purposes):
             raise ValueError(
                 f"noises() of {type(self).__name__} has the purposes {purposes}, of which keys are "
                 f"made: one repeats, or is {_BATCH!r}, which draws the batch, so that noise would "
@@ -408,7 +409,7 @@ class Query:
     def _stated(self, quantity: Quantity) -> Quantity:
         name, sums = type(self).__name__, self._sums
         # The words of a proof are dpjax's own alone where dpjax has read the class.
-        stated_by = "" if sums is None or sums.reviewed else name
+        stated_by = "" if sums is None or sums.reviewed == name else name
         stated = Quantity(asserted_by=name) if sums is None else quantity
         return stated._replace(description=self.description, stated_by=stated_by)
 

@@ -54,7 +54,7 @@ class ScoreQuery(ValueQuery):
     candidates: int = static()
 
     name = "scores"
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="ScoreQuery")
 
     @property
     def quantity(self) -> Quantity:

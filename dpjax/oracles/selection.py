@@ -61,7 +61,7 @@ class SelectionQuery(ValueQuery):
     noise = Gumbel()
     reads = FullBatch
 
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="SelectionQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """What one record adds to n times a score."""

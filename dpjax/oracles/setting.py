@@ -83,9 +83,9 @@ class ClippedSums(NamedTuple):
 
     Attributes:
       additions: how many finished sums are added up by floats.
-      reviewed: whether dpjax reviews and audits that the class does so. A class of your own leaves
-        it out, and the guarantee names the class.
+      reviewed: the name of the class of which dpjax reviews and audits that it does so. A class of
+        your own leaves it out, and the guarantee names the class.
     """
 
     additions: int = 0
-    reviewed: bool = False
+    reviewed: str = ""

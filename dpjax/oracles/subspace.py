@@ -24,7 +24,7 @@ class SubspaceQuery(JointQuery):
     closed_form = False  # pyright: ignore[reportAssignmentType]
     sums_units = False
 
-    sums = ClippedSums(reviewed=True)
+    sums = ClippedSums(reviewed="SubspaceQuery")
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any

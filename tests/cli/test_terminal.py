@@ -123,7 +123,8 @@ def child(names):
 # A session's first process takes the terminal for its own, so that Ctrl-C reaches it. In Python a
 # moment before, as code between fork and exec is none for a process with JAX's threads.
 TAKE_TERMINAL = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # where the tests run in the background it is ignored
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
@@ -282,20 +283,38 @@ def seen_through(shown, names):
 # In process.
 
 
-def test_a_ctrl_c_that_was_dropped_is_raised_by_the_next_update():
+@pytest.fixture
+def interruptible():
+    """The usual handler, which is not set where the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_ctrl_c_that_was_dropped_is_raised_by_the_next_update(interruptible):
     """JAX's callback of the garbage collector runs often, and Python drops what it raises."""
-    before = signal.getsignal(signal.SIGINT)
     with bar.Bar("DP-TR", 3, shown=False) as shown:
         shown.advance(1)
-        with contextlib.suppress(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt):
-            shown.advance(1)
-        with pytest.raises(KeyboardInterrupt):
-            shown.update(2)
-    assert signal.getsignal(signal.SIGINT) is before
+        for again in (shown.advance, shown.update):
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            with pytest.raises(KeyboardInterrupt):
+                again(1)
+            again(1)  # once
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_handler_of_ones_own_stays(interruptible):
+    seen = []
+    signal.signal(signal.SIGINT, lambda *_: seen.append(1))
     with bar.Bar("DP-TR", 3, shown=False) as shown:
+        signal.raise_signal(signal.SIGINT)
         shown.advance(1)
+    assert seen == [1]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with bar.Bar("DP-TR", 3, shown=False), bar.Bar("inner", 3, shown=False):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 @pytest.mark.parametrize("seconds", [0.3, 5.0, 60.0])

@@ -15,6 +15,7 @@ import dpjax
 from dpjax import auditing
 from dpjax._typing import static
 from dpjax.accounting import Release, calibrate, filters
+from dpjax.accounting.losses import gaussian
 from dpjax.accounting.pld import PrivacyLossDistribution
 from dpjax.accounting.release import Quantity
 from dpjax.algorithms import SingleQueryAlgorithm, base
@@ -389,3 +390,21 @@ def test_a_law_of_ones_own_must_say_what_it_costs():
 
         class Silent(Release):
             mechanism: ClassVar[str] = "silent"
+
+
+class NineTimes(Release):
+    """Of Gaussian noise, by its mechanism, with nine times the loss."""
+
+    sampling = "nine times"
+
+    def privacy_loss(self, relation):
+        return gaussian, (9 / self.noise_multiplier,)
+
+
+def test_a_release_with_a_law_of_its_own_is_not_taken_for_a_gaussian():
+    def spent(kind):
+        event = dpjax.accounting.Event((kind("g", 1, 1.0),), "zero_out")
+        return dpjax.accounting.epsilon(event, 1e-5, "zero_out")
+
+    assert not NineTimes.is_gaussian and not NineTimes.is_lossless
+    assert spent(NineTimes) > 9 * spent(Release)
