@@ -42,7 +42,7 @@ class SvrgInfo(NamedTuple):
     step_norm: Array
     """Length of the step taken."""
     distance: Array
-    """From the anchor to where the difference was asked; its noise grows with it, up to a maximum."""
+    """From the anchor to where the difference was asked, whose noise grows with it to a maximum."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,8 +185,8 @@ def dp_svrg(
         epoch halves the gap, until the noise is left.
       epoch_length: m; by default the least of inequality (4), about 2 / (eta mu).
       steps: inner steps in all, instead of ``epochs``; the last epoch may then end early.
-      batch_size: by default n / (2 m), at least 128 (or n) and at most 16,384, so that the steps of an
-        epoch read as much as its anchor.
+      batch_size: by default n / (2 m), at least 128 (or n) and at most 16,384, so that the steps of
+        an epoch read as much as its anchor.
       step_size: eta; by default 1 / L, for batches below 32 records b / (32 L). Of one above the
         theorem's bound a ``UserWarning`` tells.
       smoothness: L of the data term; by default the objective's constant. Clipping enforces it.
@@ -263,8 +263,8 @@ def dp_svrg_plus_plus(
     Its arguments are as in ``dp_svrg``, with these defaults. ``epochs``, T, is theorem 4.4's,
     log2(gap n epsilon / (G sqrt(p ln(1/delta)))), and ``epoch_length``, m, is 1 / eta, theorem
     4.4's order of L. ``batch_size`` is such that all steps together read as much as all anchors, if
-    eta is 1 / L or what is given; at least 128 (or n) and at most 16,384. ``step_size``, eta, is 1 / L,
-    for batches below 13 records b / (13 L).
+    eta is 1 / L or what is given; at least 128 (or n) and at most 16,384. ``step_size``, eta, is 1
+    / L, for batches below 13 records b / (13 L).
 
     Privacy: releases T clipped mean gradients and, at every inner step, the clipped difference to
       the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered.

@@ -19,8 +19,7 @@ from dpjax.derivatives import (
     sum_rounding_error,
 )
 from dpjax.derivatives.rounding import BLOCK
-from dpjax.mechanisms import derive
-from dpjax.mechanisms.keys import purpose_word
+from dpjax.mechanisms.keys import derive, purpose_word
 from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.objectives import Objective
 from dpjax.oracles.conditional import cond_under_vmap

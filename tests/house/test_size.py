@@ -27,7 +27,7 @@ MOST = {
     "mechanisms": (1686, 11),
     "models": (117, 3),
     "objectives": (1968, 12),  # _linear and _units, 391 lines, stood at the top
-    "oracles": (2398, 19),
+    "oracles": (2397, 19),
     "placement": (729, 4),
     "reporting": (864, 6),  # templates are counted now: report.html 195, style.css 126
     "results": (1889, 9),  # templates are counted now: guarantee.txt 437
@@ -36,7 +36,7 @@ MOST = {
     "transforms": (1609, 8),
     "tuning": (1059, 7),
 }
-WHEEL = 45_819
+WHEEL = 45_818
 """All rooms together: never raised, and lowered with a room. 43,000 is what it should become."""
 
 
