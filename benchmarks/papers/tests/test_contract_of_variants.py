@@ -88,7 +88,8 @@ def _is_of_variants(test):
     marks = getattr(test, "pytestmark", [])
     for place, mark in enumerate(marks):
         if mark.name == "parametrize" and mark.args[0] == "name":
-            names = [name for name in mark.args[1] if not _is_left_out(test, name)]
+            given = [getattr(name, "values", (name,))[0] for name in mark.args[1]]
+            names = [name for name in given if not _is_left_out(test, name)]
             marks[place] = pytest.mark.parametrize("name", names).mark
             return set(names) <= VARIANTS.keys()
     return False
