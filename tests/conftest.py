@@ -15,6 +15,7 @@ import pytest
 import shapes
 from factories import Crash
 
+from dpjax.cli import main as command_line
 from dpjax.driver import progress, resume
 
 # Nothing may broadcast a vector against a matrix silently, here or in processes that tests start.
@@ -181,3 +182,15 @@ def pictures(monkeypatch):
 
     monkeypatch.setattr(figure.Figure, "savefig", kept)
     return saved
+
+
+@pytest.fixture
+def call(capsys):
+    """Runs the command line; returns its status, what it printed and what it warned."""
+
+    def run(*argv):
+        status = command_line([str(argument) for argument in argv])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    return run

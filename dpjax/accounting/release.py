@@ -38,6 +38,9 @@ class Quantity(NamedTuple):
     stated_by: str = ""
 
 
+_LAWS = ("privacy_loss", "renyi", "whole_epsilon")
+
+
 @dataclasses.dataclass(frozen=True)
 class Release:
     """A function of all records plus Gaussian noise, released ``count`` times.
@@ -106,10 +109,11 @@ class Release:
             _KINDS[cls.mechanism, cls.sampling] = cls
         if cls.mechanism != Release.mechanism:
             cls._check_law()
-        if {"privacy_loss", "renyi", "whole_epsilon"} & cls.__dict__.keys():
-            # A law of its own: what a base states of another is not inherited.
-            cls.is_gaussian = cls.__dict__.get("is_gaussian", False)
-            cls.is_lossless = cls.__dict__.get("is_lossless", False)
+        # Of another law, its own or a mixin's, what a class says of its law is not inherited.
+        for stated in ("is_gaussian", "is_lossless"):
+            owner = next(base for base in cls.__mro__ if stated in vars(base))
+            if any(getattr(cls, law) is not getattr(owner, law, None) for law in _LAWS):
+                setattr(cls, stated, False)
 
     @classmethod
     def _check_law(cls) -> None:

@@ -71,18 +71,6 @@ def of(name):
 
 
 @pytest.fixture
-def call(capsys):
-    """Runs the command line; returns its status, what it printed and what it warned."""
-
-    def run(*argv):
-        status = main([str(argument) for argument in argv])
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return run
-
-
-@pytest.fixture
 def table(tmp_path):
     """A CSV file with a label and its declared bounds, as the arguments that name them."""
     random = np.random.default_rng(0)

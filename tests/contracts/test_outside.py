@@ -392,13 +392,18 @@ def test_a_law_of_ones_own_must_say_what_it_costs():
             mechanism: ClassVar[str] = "silent"
 
 
-class NineTimes(Release):
-    """Of Gaussian noise, by its mechanism, with nine times the loss."""
-
-    sampling = "nine times"
+class Losses:
+    """Nine times the loss."""
 
     def privacy_loss(self, relation):
         return gaussian, (9 / self.noise_multiplier,)
+
+
+class NineTimes(Release):
+    """Of Gaussian noise, by its mechanism."""
+
+    sampling = "nine times"
+    privacy_loss = Losses.privacy_loss
 
 
 def test_a_release_with_a_law_of_its_own_is_not_taken_for_a_gaussian():
@@ -406,5 +411,14 @@ def test_a_release_with_a_law_of_its_own_is_not_taken_for_a_gaussian():
         event = dpjax.accounting.Event((kind("g", 1, 1.0),), "zero_out")
         return dpjax.accounting.epsilon(event, 1e-5, "zero_out")
 
+    class Mixed(Losses, Release):
+        sampling = "nine times, mixed in"
+
     assert not NineTimes.is_gaussian and not NineTimes.is_lossless
+    assert spent(Mixed) == spent(NineTimes)
     assert spent(NineTimes) > 9 * spent(Release)
+
+
+def test_a_factory_in_place_of_its_algorithm_is_refused():
+    with pytest.raises(ValueError, match="algorithm must be what a factory such as"):
+        dpjax.solve(dpjax.dp_trust_region, (np.ones((4, 2)), np.ones(4)), seed=0)

@@ -7,7 +7,6 @@ import optax
 import pytest
 
 import dpjax
-from dpjax.cli import main
 from dpjax.datasets import check, encode_labels, load
 
 BOUNDS = {"age": [18, 90], "income": [0, 200]}
@@ -30,18 +29,6 @@ def bounds(tmp_path):
     path = tmp_path / "bounds.json"
     path.write_text(json.dumps(BOUNDS))
     return path
-
-
-@pytest.fixture
-def call(capsys):
-    """Runs the command line; returns its status, what it printed and what it warned."""
-
-    def run(*argv):
-        status = main([str(argument) for argument in argv])
-        printed = capsys.readouterr()
-        return status, printed.out, printed.err
-
-    return run
 
 
 @pytest.fixture

@@ -461,7 +461,10 @@ def test_noise_of_more_numbers_than_are_charged_is_refused_also_on_a_condition(k
         dpjax.solve(build(query=kind(setting=setting, **fields)), records(), key=KEY)
 
 
-@pytest.mark.parametrize(("words", "value"), [(("gradient", "gradient"), 2), (("sample",), 1)])
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [(("gradient", "gradient"), 2), (("plumless", "buckeroo"), 2), (("sample",), 1)],
+)
 def test_parts_whose_noise_would_have_one_key_are_refused(words, value):
     """Noise of two parts was the same, or drawn with the key that had drawn the batch."""
 
