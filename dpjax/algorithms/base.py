@@ -14,8 +14,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, Relation, static
 from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget, check_spent, gaussian_multiplier
 from dpjax.algorithms.card import AlgorithmBase
-from dpjax.algorithms.certificate import Certificate
-from dpjax.algorithms.error_bars import ErrorBars
+from dpjax.algorithms.certificate import Certificate, ErrorBars
 from dpjax.objectives import Objective, has_proven_constants
 from dpjax.oracles import Evaluations, Query, Setting, poisson_sampler
 

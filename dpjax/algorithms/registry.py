@@ -7,18 +7,16 @@ from typing import Any
 import optax
 
 from dpjax._typing import Relation
-from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.newton import dp_newton
-from dpjax.algorithms.optimizer import dp_optimizer
 from dpjax.algorithms.perturbed_descent import perturbed_gradient_descent
 from dpjax.algorithms.perturbed_minimum import objective_perturbation, output_perturbation
 from dpjax.algorithms.spider import stochastic_spider
 from dpjax.algorithms.stagewise import dpagem
-from dpjax.algorithms.stochastic_gradient import dp_sgd
+from dpjax.algorithms.stochastic_gradient import dp_adam, dp_optimizer, dp_sgd
 from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
 from dpjax.algorithms.svrg import dp_svrg, dp_svrg_plus_plus

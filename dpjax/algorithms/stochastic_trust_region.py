@@ -10,16 +10,18 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose
 from dpjax.algorithms import base
-from dpjax.algorithms.model_step import (
+from dpjax.algorithms.trust_region import (
     Queries,
     TrustRegionInfo,
     TrustRegionState,
     ask_model,
+    check_radii,
+    joint_weights,
+    radius_decay,
     spectral_scale,
     start,
     take_step,
 )
-from dpjax.algorithms.trust_region import check_radii, joint_weights, radius_decay
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 from dpjax.objectives import Objective
 from dpjax.oracles import (
