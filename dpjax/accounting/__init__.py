@@ -9,6 +9,7 @@ from dpjax.accounting.ball import (
     ball_radius,
     ball_share,
 )
+from dpjax.accounting.best_of import NumberOfTrials
 from dpjax.accounting.budget import RELATIONS, PrivacyBudget, records_moved, remarks
 from dpjax.accounting.calibrate import calibrate, check_spent, gaussian_multiplier, round_up
 from dpjax.accounting.events import ACCOUNTANTS, Event, Release, compose, epsilon, renyi
@@ -24,7 +25,6 @@ from dpjax.accounting.sampled_releases import (
     parallel,
 )
 from dpjax.accounting.search import SearchRelease
-from dpjax.accounting.trials import NumberOfTrials
 
 __all__ = [
     "ACCOUNTANTS",

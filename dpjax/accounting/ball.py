@@ -24,16 +24,8 @@ def ball_delta(distance: float, radius: float, dimension: int) -> float:
     The privacy loss is 0 where the balls overlap and infinite elsewhere, so this is delta at
     *every* epsilon: I_{(D / 2R)^2}(1/2, (d + 1)/2), the regularised incomplete beta function.
 
-    Args:
-      distance: D, between the centres: the l2 sensitivity.
-      radius: R of both balls.
-      dimension: d.
-
-    Returns:
-      From 0 to 1, not below the true number.
-
-    Raises:
-      ValueError: for balls that do not overlap, or a number out of range.
+    ``distance`` D is that of the centres, the l2 sensitivity; ``radius`` R that of both balls, in
+    ``dimension`` d. Never below the true number; balls that do not overlap raise a ``ValueError``.
 
     Reference: Tholeti et al., "On the differentially private nature of perturbed gradient
       descent" (2021), equation 6.
@@ -57,16 +49,7 @@ def ball_delta(distance: float, radius: float, dimension: int) -> float:
 def ball_radius(distance: float, delta: float, dimension: int) -> float:
     """Returns the radius at which one release has this delta, about D sqrt(d / 2 pi) / delta.
 
-    Args:
-      distance: D, the l2 sensitivity.
-      delta: strictly between 0 and 1.
-      dimension: d.
-
-    Returns:
-      A radius, rounded up: ``ball_delta`` of it is at most ``delta``.
-
-    Raises:
-      ValueError: for a number out of range.
+    Rounded up: ``ball_delta`` of it, whose arguments these are, is at most ``delta``.
 
     >>> round(ball_radius(1.0, 1e-3, 22), 1)
     1892.6
@@ -90,10 +73,8 @@ def ball_radius(distance: float, delta: float, dimension: int) -> float:
 def ball_composition(delta: float, count: int, probability: float = 1.0) -> float:
     """Returns the delta of ``count`` releases, 1 - (1 - q delta)^T, which is exact.
 
-    Args:
-      delta: of one release on a record that is drawn, from 0 to 1.
-      count: T, each may be chosen after seeing the answers of those before.
-      probability: q, with which a record is drawn.
+    ``delta`` is that of one release on a record that is drawn, which happens with ``probability``
+    q; each of the T may be chosen after seeing the answers of those before.
 
     Reference: Kairouz, Oh and Viswanath, "The composition theorem for differential privacy" (2017).
 
@@ -108,13 +89,8 @@ def ball_composition(delta: float, count: int, probability: float = 1.0) -> floa
 def ball_share(total: float, count: int, probability: float = 1.0) -> float:
     """Returns the delta per release at which ``count`` releases compose to ``total``.
 
-    Args:
-      total: strictly between 0 and 1.
-      count: T.
-      probability: q, with which a record is drawn.
-
-    Raises:
-      ValueError: if a delta of 1 or more is allowed, so that any noise meets it.
+    ``probability`` is that with which a record is drawn. A ``total`` that any noise meets raises a
+    ``ValueError``.
 
     >>> share = ball_share(1e-5, 100, probability=0.1)
     >>> round(ball_composition(share, 100, probability=0.1), 12)
@@ -137,10 +113,7 @@ class BallRelease(Release):
     Args:
       dimension: d of the ball, whose radius is sqrt(d + 2) standard deviations of a coordinate.
       **others: as ``Release``; ``sensitivity`` is the distance by which one record, if it is in the
-        batch, moves the mean.
-
-    Raises:
-      ValueError: for balls that do not overlap.
+        batch, moves the mean. Balls that do not overlap raise a ``ValueError``.
 
     >>> round(BallRelease("gradient", 1, 5.0, dimension=2).radius, 6)
     10.0
@@ -177,13 +150,9 @@ class BallRelease(Release):
     def total_variation(self) -> float:
         """Total variation between one release on neighbours: q I_{(D / 2R)^2}(...).
 
-        It holds for any other records in the batch, by convexity. A mechanism of
-        total variation t is dominated by the pair that has loss 0 with probability 1 - t and
-        infinite loss else, in both directions, so this is all that accounting needs.
-
-        >>> release = BallRelease("gradient", 1, 5.0, dimension=1)
-        >>> round(release.total_variation, 6) == round(1 / (2 * release.radius), 6)
-        True
+        It holds for any other records in the batch, by convexity. A mechanism of total variation t
+        is dominated by the pair that has loss 0 with probability 1 - t and infinite loss else, in
+        both directions, so this is all that accounting needs.
         """
         return ball_delta(self.sensitivity, self.radius, self.dimension) * self.probability
 

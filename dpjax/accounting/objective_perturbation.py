@@ -74,21 +74,8 @@ def perturbed_epsilon(
     """Returns the epsilon of one objective perturbation together with Gaussian releases.
 
     The epsilon of the former at 0.999 delta plus that of the latter at 0.001 delta: basic
-    composition, since the noise on the minimiser is chosen to cost next to nothing.
-
-    Args:
-      perturbed: the objective perturbation.
-      releases: it, and unsampled Gaussians.
-      relation: the one their multipliers refer to.
-      delta: strictly between 0 and 1.
-      accountant: must be ``"pld"``.
-
-    Raises:
-      ValueError: for other releases, or ``"rdp"``: no Renyi bound is known.
-
-    >>> release = PerturbationRelease("minimizer", 1, 3.731, log_shift=0.01)
-    >>> round(perturbed_epsilon(release, [release], "zero_out", 1e-5, "pld"), 3)
-    1.01
+    composition, since the noise on the minimiser is chosen to cost next to nothing. Other releases
+    than ``perturbed`` and unsampled Gaussians raise, and so does ``"rdp"``.
     """
     if accountant != "pld":
         raise ValueError(

@@ -20,7 +20,7 @@ _LOG_ROUNDING = 2.0**-48
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchRelease(Release):
-    """Base class of releases on Poisson batches and on uniform subsets.
+    """Releases on Poisson batches and on uniform subsets.
 
     Args:
       sampling_probability: of a record being drawn, exact.
@@ -146,11 +146,7 @@ class Subsets:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SubsetRelease(Subsets, BatchRelease):
-    """Gaussian noise on uniformly random subsets of ``max_batch_size`` records.
-
-    Args:
-      **others: as ``PoissonRelease``, without ``undrawn_shift``.
-    """
+    """Gaussian noise on uniformly random subsets of ``max_batch_size`` records."""
 
     sampling: ClassVar[str] = "without_replacement"
     fields_determine_loss: ClassVar[bool] = True
@@ -246,13 +242,6 @@ def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
 
     Each record is in one set, chosen independently of the data, so only the release on that set
     costs it privacy. The largest loss of any part is that of the pass (parallel composition).
-
-    Args:
-      name: of the pass, as printed.
-      parts: on the same data; at least one.
-
-    Raises:
-      ValueError: for other releases.
 
     Privacy: the caller must ensure that the sets are disjoint: a release does not name its records.
 

@@ -54,11 +54,9 @@ class Certificate:
 class NoiseBounds:
     """Quantiles of the noise of one answer, found on the host.
 
-    Args:
-      gradient: the norm of the gradient's noise exceeds this with probability at most beta / 2
-        (beta, if no Hessian is released).
-      hessian: the largest eigenvalue of the Hessian's noise exceeds this with probability at most
-        beta / 2; None without a Hessian.
+    The norm of the gradient's noise exceeds ``gradient``, and the largest eigenvalue of the
+    Hessian's ``hessian``, with probability at most beta / 2 each. Without a Hessian it is None, and
+    the first has all of beta.
     """
 
     gradient: Array | float
@@ -184,11 +182,8 @@ class ErrorBars:
     def intervals(self, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
         """Returns lower and upper ends (p,) for the parameters of a training without privacy.
 
-        Each coordinate's covers with this probability over the noise, about.
-
-        Raises:
-          ValueError: where the approximation does not hold, saying why; for a confidence that is
-            not between 0 and 1.
+        Each coordinate's covers with this probability over the noise, about. Where the
+        approximation does not hold, a ``ValueError`` says why.
 
         Privacy: post-processing.
         """
@@ -212,14 +207,10 @@ def error_bars(
 ) -> ErrorBars | None:
     """Returns the error bars of a last step, or None for a loss about which too little is known.
 
-    Args:
-      objective: its exact regularizer is added to the noisy data terms.
-      params: w, where they were asked.
-      answer: the noisy data terms, gradient (p,) and undamped Hessian (p, p).
-      multiplier: dual variable of the step's subproblem.
-      noise: standard deviations of a coordinate of the gradient, and of a diagonal entry of the
-        Hessian, in the isometric form.
-      unclipped: whether no record can have been clipped at ``params``.
+    ``answer`` holds the noisy data terms at ``params``, w, gradient (p,) and undamped Hessian
+    (p, p), to which the exact regularizer is added; ``multiplier`` is the dual variable of the
+    step's subproblem. ``noise`` are the standard deviations of a coordinate of the gradient, and of
+    a diagonal entry of the Hessian, in the isometric form.
 
     Privacy: post-processing.
     """

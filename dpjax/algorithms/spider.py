@@ -93,12 +93,10 @@ class Spider(base.Algorithm):
 
     @property
     def title(self) -> str:
-        """Name for people."""
         return self.name if self.score is not None else f"{self.name} (last iterate)"
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """The estimate, and the scores on records of their own."""
         return (self.estimate,) if self.score is None else (self.estimate, self.score)
 
     @property

@@ -174,19 +174,12 @@ def dp_optimizer(
     Args:
       optimizer: fed the noisy mean gradient, in float32 at least; learning rate and schedule are
         its own. By default ``optax.adam(0.1)``, for rows of unit norm; for a network say
-        ``optax.adam(1e-3)``.
+        ``optax.adam(1e-3)``. Built again with the same object the configuration compiles nothing.
       params: as in ``solve``, or its shapes, for an optimizer that treats the leaves of a pytree
         differently; it is traced with them. By default a vector of ``dimension`` numbers.
       steps: T; by default 600.
       per_layer: as in ``clipped_grad``: each leaf is clipped, within the same joint bound.
       memory_limit: bytes of one clipped sum, as in ``clipped_grad``.
-
-    Returns:
-      A frozen pytree that, built again with the same ``optimizer`` object, compiles nothing anew.
-
-    Raises:
-      ValueError: for params that are not ``dimension`` numbers, or an optimizer that adds noise,
-        holds ``optax.MultiSteps``, or needs more than gradient and parameters.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. The optimizer and the output rule are post-processing; the event is

@@ -77,7 +77,6 @@ class SvrgEpochs(base.Algorithm):
 
     @property
     def title(self) -> str:
-        """Name for people."""
         return "DP-SVRG++" if self.doubling else "DP-SVRG"
 
     @property
@@ -152,12 +151,11 @@ class VarianceReduced(SvrgEpochs):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """The difference, which fixes the form of the records, and the gradient at the anchor."""
+        # The difference is first: it fixes the form of the records.
         return (self.difference, self.anchor)
 
     @property
     def event(self) -> Event:
-        """``epochs`` noisy gradients of all records and ``steps`` noisy differences of batches."""
         differences = self.difference.event(int(self.steps))
         return compose([self.anchor.event(self.epochs), differences])
 

@@ -151,7 +151,6 @@ class TrustRegion(base.Algorithm):
 
     @property
     def event(self) -> Event:
-        """``steps`` answers, and one more if the output is certified."""
         count = int(self.steps) + (self.certified == "output")
         return compose(query.event(count) for query in self.queries)
 

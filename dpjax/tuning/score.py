@@ -25,9 +25,6 @@ class PublicAccuracy:
       x: rows (m, p), scaled as those of the training.
       y: labels (m,).
 
-    Raises:
-      ValueError: for an objective that predicts no label.
-
     Privacy: reads ``x`` and ``y`` without noise, so they must be public, or of other people who
       agreed. Records that are trained on are NOT.
 
@@ -50,12 +47,7 @@ class PublicAccuracy:
 
     @classmethod
     def of(cls, objective: Objective, records: Dataset | PyTree) -> "PublicAccuracy":
-        """Returns the score on public records.
-
-        Args:
-          objective: as the field.
-          records: a ``Dataset``, or ``(x, y)``. Of units each record that is present counts.
-        """
+        """Returns the score on a ``Dataset`` or ``(x, y)``; of units each record present counts."""
         x, y = (records.x, records.y) if isinstance(records, Dataset) else records
         # Padding rows of a unit are not records.
         if isinstance(records, Dataset) and records.present is not None:
@@ -96,9 +88,6 @@ def public_score(score: Any) -> Any:
 
 def check_score(score: Any, params: Params) -> None:
     """Raises unless a public score is a pure function of the parameters that gives one number.
-
-    Raises:
-      ValueError: for a score that calls Python while it runs, or gives no single number.
 
     Privacy: the score is computed of every training, of which the search pays for one. In a
       program that holds no call out of it, only the largest score decides; a callback would be
