@@ -115,16 +115,10 @@ def used(costs: Iterable[Cost]) -> Cost:
 
 
 class Books:
-    """The two books of a ledger, or one of them.
+    """The books of a ledger: ``both``, which a first run opens, or one of them.
 
-    Args:
-      budget: the declared one.
-      order: of Renyi DP. None: where most runs like the first fit; of one book, Gaussian DP.
-      both: whether a first run opens both. Otherwise there is one.
-      draws: how many numbers of noise all runs may draw; what they cost is taken off the budget.
-
-    Raises:
-      ValueError: for an order at which the budget admits nothing.
+    ``order`` is that of Renyi DP. None: where most runs like the first fit; of one book, Gaussian
+    DP. What ``draws`` numbers of noise cost, those of all runs, is taken off the declared budget.
     """
 
     def __init__(

@@ -158,12 +158,7 @@ class Ledger(HasCard):
 
     @classmethod
     def read(cls, path: str | os.PathLike) -> "Ledger":
-        """Returns the ledger in a file for reading only; takes no lock.
-
-        Raises:
-          LedgerError: if the file is damaged.
-          FileNotFoundError: if there is no such file.
-        """
+        """Returns the ledger in a file for reading only; takes no lock, and raises as ``open``."""
         try:
             return cls(path, hash_chain.read(path))
         except FileNotFoundError:
@@ -174,9 +169,6 @@ class Ledger(HasCard):
 
         Parts spend side by side: of each is left what runs leave that read it or all of the data,
         and of all of the data the least of any part.
-
-        Raises:
-          ValueError: for a part that was not declared.
         """
         # The ledger of one part gives no access to the others.
         parts = self.parts if self.part is None else (self.part,)
@@ -393,9 +385,6 @@ class Ledger(HasCard):
         Args:
           events: ``algorithm.event`` of each run, chosen before any of their results.
           label: the caller's name for the data.
-
-        Raises:
-          ValueError: as ``check``.
         """
         planned = [[run.relation, steps(run), self.part, drawn(run)] for run in events]
         self._book("plan", compose(events), label, planned=planned)

@@ -50,7 +50,6 @@ def dp_sgd(
     Args:
       objective: what to minimise. A regularizer with a proximal operator is handled by it, so that
         l1 penalties and convex sets (a projection) are exact; any other by its gradient.
-      steps: T; by default 600.
       step_size: of the first step; by default 64 / smoothness of one record's loss, for rows of
         unit norm; the decay makes it small in time. For other models choose it.
       decay: the step t has length step_size / t^decay: 0.5 is Bassily et al.'s for convex losses,
@@ -108,7 +107,6 @@ def dp_adam(
     Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
 
     Args:
-      steps: T; by default 600.
       step_size: of the first step. Rows of unit norm are served by weights of norm about 35, so
         it is large; for a network take 1e-3.
       final_step_size: of the last step, geometric in between; by default 1/300 of the first.
@@ -177,7 +175,6 @@ def dp_optimizer(
         ``optax.adam(1e-3)``. Built again with the same object the configuration compiles nothing.
       params: as in ``solve``, or its shapes, for an optimizer that treats the leaves of a pytree
         differently; it is traced with them. By default a vector of ``dimension`` numbers.
-      steps: T; by default 600.
       per_layer: as in ``clipped_grad``: each leaf is clipped, within the same joint bound.
       memory_limit: bytes of one clipped sum, as in ``clipped_grad``.
 

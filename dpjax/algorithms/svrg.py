@@ -325,6 +325,8 @@ def dp_svrg(
 ) -> VarianceReduced:
     """Returns DP-SVRG, calibrated to the budget: for strongly convex objectives with a prox.
 
+    The output is the mean of the iterates of the last epoch.
+
     Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
 
     Args:
@@ -340,9 +342,6 @@ def dp_svrg(
       smoothness: L of the data term; by default the objective's constant. Clipping enforces it.
       strong_convexity: mu; by default the regularizer's.
       anchor_share: fraction of the squared mu of Gaussian privacy that the anchors spend.
-
-    Returns:
-      A frozen pytree whose output is the mean of the iterates of the last epoch.
 
     Privacy: releases T clipped mean gradients and, at every inner step, the clipped difference to
       the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered.

@@ -32,22 +32,16 @@ _CONSTANT = Objective(lambda params, example: 0.0 * params.sum(), name="none")
 
 @dataclasses.dataclass(frozen=True)
 class Game:
-    """An attack on one mechanism.
-
-    Args:
-      claim: the guarantee of the mechanism.
-      pair: the neighbouring data sets.
-      run: ``run(key, data) -> score`` of one run, or a ``SegmentScores``; larger scores indicate
-        the canary.
-      batch: number of runs at once, which bounds the memory.
-      queries: that a run may ask, if it returns a ``SegmentScores``.
-    """
+    """An attack on one mechanism."""
 
     claim: Claim
     pair: NeighbouringPair
     run: Callable[[Array, PyTree], Array | SegmentScores]
+    """``run(key, data) -> score`` of one run; larger scores indicate the canary."""
     batch: int = 8192
+    """Number of runs at once, which bounds the memory."""
     queries: tuple[Query, ...] = ()
+    """That a run may ask, if it returns a ``SegmentScores``."""
 
 
 def play(

@@ -124,44 +124,36 @@ AUDITS: dict[str, Row] = _MECHANISMS | {
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """The result of one audit.
+    """The result of one audit. Lower bounds (``cp_``, ``fdp_``) hold at 99.9 % confidence each.
 
-    Args:
-      name: of the audit.
-      relation: the neighbouring relation.
-      epsilon: the claimed epsilon at ``delta``; 0 for ball noise.
-      delta: of the claim; for ball noise the claimed delta at epsilon 0.
-      runs: total number of runs.
-      cp_epsilon: lower bound that assumes nothing of the mechanism, 99.9 % confidence.
-      fdp_epsilon: lower bound within the claimed family of trade-off curves, 99.9 % confidence.
-      refuted: whether the claimed curve is contradicted at confidence 1 - ``level``.
-      level: 0.001 divided by the number of audits.
-      gate: least ratio, or None if too few runs were made to ask for one.
-      seconds: wall clock, compilation included.
-      cp_delta: as ``cp_epsilon``, for delta at epsilon 0; None unless that is claimed.
-      fdp_delta: as ``fdp_epsilon``, for delta at epsilon 0; None unless that is claimed.
-      attacked: where it is asked -> query -> the most answers of a run that the attack has scored;
-        empty of a mechanism that is attacked by itself.
-      differences: releases that are counted and no run makes, or of which runs make more.
-      tradeoff: rows (false positive rate, false negative rate, claimed least false negative rate).
+    The ``cp_`` ones assume nothing of the mechanism, the ``fdp_`` ones that it is in the claimed
+    family of trade-off curves. Those on delta at epsilon 0 are None unless that is claimed.
     """
 
     name: str
     relation: Relation
     epsilon: float
+    """The claimed epsilon at ``delta``; 0 for ball noise."""
     delta: float
+    """Of the claim; for ball noise the claimed delta at epsilon 0."""
     runs: int
     cp_epsilon: float
     fdp_epsilon: float
     refuted: bool
+    """Whether the claimed curve is contradicted at confidence 1 - ``level``."""
     level: float
+    """0.001 divided by the number of audits."""
     gate: float | None
+    """Least ratio, or None if too few runs were made to ask for one."""
     seconds: float
     cp_delta: float | None
     fdp_delta: float | None
     attacked: Answers
+    """Of a mechanism that is attacked by itself empty; else the most that a run was scored for."""
     differences: tuple[str, ...]
+    """Releases that are counted and no run makes, or of which runs make more."""
     tradeoff: np.ndarray = dataclasses.field(repr=False, compare=False)
+    """Rows (false positive rate, false negative rate, claimed least false negative rate)."""
 
     @property
     def measure(self) -> str:

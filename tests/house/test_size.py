@@ -12,9 +12,9 @@ ROOT = pathlib.Path(__file__).parents[2] / "dpjax"
 # Room: most lines, most files. Who raises a number says behind it what was taken out for that.
 MOST = {
     ".": (1572, 10),  # five names that were baselines'
-    "accounting": (4414, 22),
-    "algorithms": (5507, 27),  # with what is left of baselines' 956, 7
-    "auditing": (2111, 12),  # the powers of attacks, which were in the registry
+    "accounting": (4084, 18),
+    "algorithms": (5379, 21),  # with what is left of baselines' 956, 7
+    "auditing": (1880, 10),  # the powers of attacks, which were in the registry
     "cli": (2811, 18),  # data --write for scratch files; bounds are rounded outwards
     "comparison": (498, 4),  # in place of experiments' 2235, 12
     "datasets": (4666, 24),  # rows.py from placement, scaled.py for scratch files
@@ -34,9 +34,9 @@ MOST = {
     "sampling": (1016, 6),
     "training": (1352, 8),
     "transforms": (1609, 8),
-    "tuning": (1059, 7),
+    "tuning": (1003, 6),
 }
-WHEEL = 45_822
+WHEEL = 45_077
 """All rooms together: never raised, and lowered with a room. 43,000 is what it should become."""
 
 
