@@ -16,13 +16,14 @@ from dpjax.accounting.events import ACCOUNTANTS, Event, compose, epsilon, renyi
 from dpjax.accounting.hash_chain import LedgerError
 from dpjax.accounting.ledger import Ledger
 from dpjax.accounting.ledger_entries import Entry
-from dpjax.accounting.objective_perturbation import PerturbationRelease, perturbed_delta
-from dpjax.accounting.release import (
-    Release,
+from dpjax.accounting.other_releases import (
+    PerturbationRelease,
     SelectionRelease,
     gumbel_multiplier,
     gumbel_scale,
+    perturbed_delta,
 )
+from dpjax.accounting.release import Release
 from dpjax.accounting.sampled_releases import (
     PoissonRelease,
     SinglePassRelease,

@@ -1,4 +1,4 @@
-"""The best of a random number of trainings: its privacy profile and Renyi divergence.
+"""The best of a random number of trainings: that number, its privacy profile and Renyi divergence.
 
 One training is a mechanism Q: it draws a setting, trains, and releases all of the training with a
 score. The search draws K, makes K independent trainings and releases the one with the largest

@@ -18,14 +18,8 @@ from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.events import Event, compose
 from dpjax.accounting.filters import Books, Cost, Limits, drawn, most_draws, steps, used
 from dpjax.accounting.hash_chain import LedgerError
-from dpjax.accounting.ledger_entries import (
-    Entry,
-    check_lines,
-    is_booked,
-    outside,
-    outside_names,
-    place,
-)
+from dpjax.accounting.ledger_entries import Entry, check_lines, is_booked, outside_names, place
+from dpjax.accounting.other_releases import outside
 from dpjax.display.cards import Card, HasCard, counted
 
 _FORMAT = "dpjax-ledger-3"
