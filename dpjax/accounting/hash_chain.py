@@ -126,8 +126,8 @@ class HashChainFile:
     def append(self, decide: Callable[[], dict[str, Any] | None]) -> None:
         """Appends the line that ``decide`` returns, and returns once it is on the disk.
 
-        No other thread can append between the decision and the line, or None for none; it may read
-        ``chain``, and must not append.
+        ``decide`` returns the line, or None for none; it may read ``chain``, and must not append.
+        No other thread can append between its decision and the line.
 
         Raises:
           OSError: if writing failed; the line is taken back and the file is closed, because a disk

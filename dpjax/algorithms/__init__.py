@@ -9,7 +9,7 @@ special to it; one name means one thing in all factories:
 - ``budget``: what a whole run may spend.
 - ``data_size``: the declared public number of records n.
 - ``dimension``: the number of parameters p; ``params`` are the public starting point.
-- ``steps``: T, the planned steps, all of which are charged; by default 600, or as is said there.
+- ``steps``: T, the planned steps, all of which are charged; by default 600 or as a factory says.
 - ``step_size``: a number, of the first step where steps shrink; an optax transformation has a
   ``learning_rate``, a number or a schedule.
 - ``batch_size``: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``

@@ -119,9 +119,9 @@ def score(
 ) -> tuple[Array, PyTree]:
     """Returns log p(answer | D') - log p(answer | D) given what was ``seen``, up to rounding.
 
-    With it returns ``seen``, first ``query.initial_score``, with this answer. ``examples`` are of
-    D, then of D'; of a query with Poisson batches the records of D must contribute nothing, and
-    those of D' nothing but the canary.
+    Also returns ``seen`` with this answer; before the first it is ``query.initial_score``.
+    ``examples`` are of D, then of D'; of a query with Poisson batches the records of D must
+    contribute nothing, and those of D' nothing but the canary.
     """
     pair = [_as_read(query, side) for side in examples[:2]]
 

@@ -149,7 +149,7 @@ class Audit:
     cp_delta: float | None
     fdp_delta: float | None
     attacked: Answers
-    """Of a mechanism that is attacked by itself empty; else the most that a run was scored for."""
+    """The most answers of a run that were scored; empty of a mechanism attacked by itself."""
     differences: tuple[str, ...]
     """Releases that are counted and no run makes, or of which runs make more."""
     tradeoff: np.ndarray = dataclasses.field(repr=False, compare=False)
