@@ -288,5 +288,5 @@ def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:
     x = np.arange(-12.0, 12.0 + orders.max() * mu, step)
     ratio = np.logaddexp(np.log1p(-q), np.log(q) + mu * x - mu**2 / 2)
     terms = orders[:, None] * ratio - x**2 / 2
-    moments = special.logsumexp(terms, axis=1) + math.log(step / math.sqrt(2 * math.pi))
-    return moments / (orders - 1)
+    log_step = math.log(step / math.sqrt(2 * math.pi))
+    return (np.asarray(special.logsumexp(terms, axis=1)) + log_step) / (orders - 1)
