@@ -170,11 +170,8 @@ def exact_descent(
 
     Args:
       objective: a loss of linear scores.
-      start: (p,).
+      start: (p,), as the parameters that are returned with the value there.
       examples: ``(x, y)``, every row a valid record.
-
-    Returns:
-      (p,) parameters, and the value there.
 
     >>> from dpjax.objectives import logistic_l2
     >>> examples = np.ones((2, 1)), np.array([1.0, -1.0])

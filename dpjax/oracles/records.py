@@ -101,14 +101,7 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
 
 
 def check_query(query: Query) -> None:
-    """Raises for a query from outside whose bound is no bound, or that reads records by itself.
-
-    Args:
-      query: of any class.
-
-    Raises:
-      ValueError: naming the class.
-    """
+    """Raises for a query whose bound is no bound, or that reads records by itself."""
     name = type(query).__name__
     for final in ("answer", "event"):
         if getattr(type(query), final) is not getattr(Query, final):
