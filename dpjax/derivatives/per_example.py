@@ -110,12 +110,8 @@ class ClippedSum:
         Of a Hessian it is in the Frobenius norm, of both together in that of (g / gradient_weight,
         svec(H) / hessian_weight). It is above ``clip_norm``, since a float32 sum is rounded: see
         ``rounding.sum_rounding_error`` for the proof, and for what a query charges, whose noise
-        comes before the rounding to float32.
-
-        Args:
-          relation: the neighbouring relation. Under ``add_or_remove_one`` the rows behind a removed
-            one are added in another order, which costs more.
-          rows: the largest number of rows of a batch, a public number.
+        comes before the rounding to float32. Under ``add_or_remove_one`` the rows behind a removed
+        one are added in another order, which costs more; ``rows`` is a public number.
         """
         # Also by layer: L leaves within C / sqrt(L) each are within C together.
         return rounding.sum_sensitivity(self.clip_norm, relation, rows, self.permutation_invariant)

@@ -136,12 +136,8 @@ class PrefixNoise:
     ) -> Float[Array, "*shape"]:
         """Returns the increment ``value`` with its noise of scale ``stddev``; see ``perturb``.
 
-        Args:
-          key: of the segment.
-          value: floating array, or an ``Expansion`` sum.
-          stddev: of the independent draws Z, shape ().
-          leaf: which increment. Past the horizon the answer is NaN, never with a draw that was used
-            before.
+        The key is the segment's, and ``stddev`` that of the independent draws Z. Past the horizon
+        the answer is NaN, never with a draw that was used before.
         """
         inside = (jnp.asarray(leaf) >= 0) & (jnp.asarray(leaf) < self.horizon)
         scale = lattice.scale_of(jnp.where(inside, lattice.in_float32(stddev), jnp.nan))

@@ -21,10 +21,8 @@ from dpjax.placement.stream import Streamed
 def bind(query: Query, examples: PyTree) -> Records:
     """Returns ``examples`` in the form ``query`` reads, made once per training.
 
-    Args:
-      query: any query.
-      examples: tuple ``(x, y)`` where the objective is one of linear scores, else any pytree whose
-        leaves share their leading axis. Rows that are drawn stay as they are, to be gathered.
+    Examples are the tuple ``(x, y)`` where the objective is one of linear scores, else any pytree
+    whose leaves share their leading axis. Rows that are drawn stay as they are, to be gathered.
 
     Privacy: raw data; stays inside the program of a training and is never returned by one.
     """

@@ -121,15 +121,9 @@ class Sampler:
     ) -> Release:
         """Returns what ``count`` answers release, each on a draw of its own; on the host.
 
-        Args:
-          name: what is released.
-          count: number of answers.
-          noise_multiplier: standard deviation of the noise over ``scale(record_norm, relation)``.
-          relation: the neighbouring relation.
-          record_norm: C. All that one draw is asked is one vector, so this is its joint norm.
-          components: as in ``Release``.
-          mechanism: of the noise.
-          **own: as in ``released``.
+        ``noise_multiplier`` is the standard deviation of the noise over ``scale(record_norm,
+        relation)``. All that one draw is asked is one vector, and ``record_norm``, C, its joint
+        norm. ``components`` are as in ``Release``, and ``own`` as in ``released``.
 
         Raises:
           ValueError: if the sampler has no accounting under the relation or for the noise.

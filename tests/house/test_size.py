@@ -18,25 +18,25 @@ MOST = {
     "cli": (2811, 18),  # data --write for scratch files; bounds are rounded outwards
     "comparison": (498, 4),  # in place of experiments' 2235, 12
     "datasets": (4666, 24),  # rows.py from placement, scaled.py for scratch files
-    "derivatives": (4359, 22),
-    "diagnostics": (723, 3),
+    "derivatives": (4355, 22),
+    "diagnostics": (720, 3),
     "display": (380, 3),  # `ceil` and `floor`; a Ctrl-C that was dropped is raised
-    "driver": (2189, 12),  # an interrupted piece is waited for
+    "driver": (2187, 12),  # an interrupted piece is waited for
     "estimators": (856, 6),
     "linalg": (716, 5),
-    "mechanisms": (1515, 8),
+    "mechanisms": (1511, 8),
     "models": (117, 3),
     "objectives": (1930, 9),  # _linear and _units, 391 lines, stood at the top
-    "oracles": (2171, 12),
+    "oracles": (2169, 12),
     "placement": (720, 4),
     "reporting": (864, 6),  # templates are counted now: report.html 195, style.css 126
     "results": (1889, 9),  # templates are counted now: guarantee.txt 437
-    "sampling": (981, 6),
+    "sampling": (975, 6),
     "training": (1321, 7),
     "transforms": (1574, 8),
     "tuning": (1059, 7),
 }
-WHEEL = 44_943
+WHEEL = 44_922
 """All rooms together: never raised, and lowered with a room. 43,000 is what it should become."""
 
 
