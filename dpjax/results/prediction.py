@@ -23,7 +23,7 @@ from dpjax.objectives import (
     TwoLayer,
     logistic,
 )
-from dpjax.objectives.softmax_regression import Softmax
+from dpjax.objectives.classifier import Softmax
 from dpjax.results.coefficients import Coefficients, coefficients
 
 NO_COLUMNS = (

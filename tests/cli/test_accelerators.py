@@ -12,7 +12,7 @@ import dpjax
 from dpjax import transforms
 from dpjax.cli import main, programs
 from dpjax.derivatives import clipped_grad
-from dpjax.driver import self_test
+from dpjax.driver import checks
 from dpjax.mechanisms import fixed_point
 from dpjax.results.guarantee import statement
 
@@ -152,19 +152,19 @@ def test_what_is_asked_for_in_float64_is_refused_by_a_tpu_that_names_it(asked):
 
 
 def test_a_device_whose_integers_are_wrong_is_refused_before_anything_is_spent(monkeypatch):
-    assert not held(self_test._parts, "tpu").float64
-    assert self_test.checksum() == self_test.KNOWN
+    assert not held(checks._parts, "tpu").float64
+    assert checks.checksum() == checks.KNOWN
     monkeypatch.setattr(jax, "default_backend", lambda: "made-up")
-    self_test._check_one.cache_clear()
+    checks._check_one.cache_clear()
     dpjax.solve(toy("dp-gd"), (X, Y), seed=0)
     # Planted: shifts that are wrong by one bit, as of a compiler's fault.
     monkeypatch.setattr(fixed_point, "_shifted", lambda high, low, count: (high << count, low))
-    self_test._check_one.cache_clear()
+    checks._check_one.cache_clear()
     jax.clear_caches()
     with pytest.raises(RuntimeError, match="this made-up does not compute the integers"):
         dpjax.solve(toy("dp-gd"), (X, Y), seed=0)
     jax.clear_caches()
-    self_test._check_one.cache_clear()
+    checks._check_one.cache_clear()
 
 
 def layers(params, x):
