@@ -15,7 +15,7 @@ MOST = {
     "accounting": (4414, 22),
     "algorithms": (5507, 27),  # with what is left of baselines' 956, 7
     "auditing": (2111, 12),  # the powers of attacks, which were in the registry
-    "cli": (2811, 18),  # data --write for scratch files; bounds are rounded outwards
+    "cli": (2443, 17),  # data --write for scratch files; bounds are rounded outwards
     "comparison": (498, 4),  # in place of experiments' 2235, 12
     "datasets": (4666, 24),  # rows.py from placement, scaled.py for scratch files
     "derivatives": (4606, 26),
@@ -36,7 +36,7 @@ MOST = {
     "transforms": (1609, 8),
     "tuning": (1059, 7),
 }
-WHEEL = 45_822
+WHEEL = 45_454
 """All rooms together: never raised, and lowered with a room. 43,000 is what it should become."""
 
 
