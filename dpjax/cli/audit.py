@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import jax
 
 import dpjax
-from dpjax.cli import options, report
-from dpjax.cli.parser import Parser
+from dpjax.cli import options
+from dpjax.cli.main import Parser
 from dpjax.display.bar import Bar
 
 _EXAMPLES = """
@@ -143,7 +143,7 @@ def _close(
             "seed": arguments.seed,
             "seconds": seconds,
         }
-        report.write_json(arguments.json, content)
+        options.write_json(arguments.json, content)
         print(f"wrote {arguments.json}")
     if arguments.plot:
         dpjax.auditing.plot_audits(results, arguments.plot)
