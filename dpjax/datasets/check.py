@@ -174,8 +174,8 @@ def check(
         table, of_arrays = _of_arrays(name_or_path, options), True
     else:
         table, of_arrays = open_table(name_or_path, options, schema), False
-    source, where = table.source, f"the label {table.schema.label.column!r} of {table.source.where}"
-    tally = Tally(table.schema, where)
+    source, schema_label = table.opened.source, table.schema.label.column
+    tally = Tally(table.schema, f"the label {schema_label!r} of {source.where}")
     # Cells of a whole table as objects would take several times its memory.
     for block in source.blocks(*tally.wanted):
         tally.add(block)

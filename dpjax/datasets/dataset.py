@@ -107,14 +107,14 @@ class Preprocessing:
         return np.concatenate([np.empty((0, len(self.features)), np.float32), *blocks])
 
     def blocks(self, source: Source) -> Iterator[np.ndarray]:
-        """Yields the rows of a table's records, scaled as in training; see ``check_stored``."""
-        self.check_stored(source)
-        return map(self.encode, source.blocks(*self.wanted))
+        """Yields the rows of a table's records, scaled as in training.
 
-    def check_stored(self, source: Source) -> None:
-        """Raises if a column of a table is stored as what has no valid value."""
+        Raises:
+          ValueError: if a column is stored as what has no valid value.
+        """
         for column in self.encoders:
             column.check_stored(source)
+        return map(self.encode, source.blocks(*self.wanted))
 
     def encode(self, cells: Sequence[np.ndarray]) -> np.ndarray:
         """Returns rows (n, p) in float32 of what ``Source.read`` returns for ``wanted``.

@@ -53,11 +53,6 @@ class Table(NamedTuple):
     schema: Schema
     unit: str = "row"
 
-    @property
-    def source(self) -> Source:
-        """The training records."""
-        return self.opened.source
-
     def dataset(self) -> Dataset:
         """Returns the rows and labels for training, with one unit a row where there are units.
 
@@ -67,7 +62,7 @@ class Table(NamedTuple):
 
         Privacy: row i depends on record i alone; a row that is a unit, on its records.
         """
-        schema, source = self.schema, self.source
+        schema, source = self.schema, self.opened.source
         label, scale = schema.label, schema.preprocessing
         # Left out by ``check_table`` where the classes are still to be declared.
         label.check_stored(source)
@@ -196,7 +191,7 @@ def _undeclared_bounds(table: Table) -> str:
     named = ", ".join(f'"{name}": [low, high]' for name in names[:3])
     more = ", ..." if len(names) > 3 else ""
     return (
-        f"bounds must declare the range of every feature of {table.source.where}, got None: "
+        f"bounds must declare the range of every feature of {table.opened.source.where}, got None: "
         "ranges read off the data would leak it. Declare each column in a schema, which "
         "`dpjax data FILE --template` begins; or, where all columns hold numbers, write the "
         f"ranges that you know without looking at the data, as {{{named}{more}}}, to a JSON "
@@ -218,7 +213,11 @@ def open_table(
     Privacy: raw data.
     """
     if schema is not None:
-        _check_schema_alone(name_or_path, options)
+        if not _is_user_table(name_or_path):
+            named = isinstance(name_or_path, str | os.PathLike)
+            shown = repr(str(name_or_path)) if named else type(name_or_path).__name__
+            raise ValueError(f"schema is for a table of yours, got {shown}: leave schema out.")
+        _check_left_out(options, "schema: the schema")
         return read_table(name_or_path, Schema.read(schema), memory_limit)
     check_units(name_or_path, options)
     # The records of a unit may lie anywhere in a file, so that grouping needs all of them.
@@ -249,14 +248,6 @@ def open_table(
     columns = scaled_columns(entry.columns, entry.ranges)
     schema = Schema(ClassLabel("label", classes), columns, intercept=options.intercept)
     return Table(entry.name, OpenTable(records, test), schema, entry.unit)
-
-
-def _check_schema_alone(table: Any, options: Options) -> None:
-    """Raises unless a schema applies to ``table`` and no option beside it declares the same."""
-    if not _is_user_table(table):
-        shown = repr(str(table)) if isinstance(table, str | os.PathLike) else type(table).__name__
-        raise ValueError(f"schema is for a table of yours, got {shown}: leave schema out.")
-    _check_left_out(options, "schema: the schema")
 
 
 def _check_left_out(options: Options, beside: str, **others: Any) -> None:

@@ -17,7 +17,7 @@ MOST = {
     "auditing": (2111, 12),  # the powers of attacks, which were in the registry
     "cli": (2351, 15),  # data --write for scratch files; bounds are rounded outwards
     "comparison": (477, 3),  # in place of experiments' 2235, 12
-    "datasets": (4493, 20),  # rows.py from placement, scaled.py for scratch files
+    "datasets": (4484, 20),  # rows.py from placement, scaled.py for scratch files
     "derivatives": (4606, 26),
     "diagnostics": (732, 4),
     "display": (366, 3),  # `ceil` and `floor`; a Ctrl-C that was dropped is raised
@@ -36,7 +36,7 @@ MOST = {
     "transforms": (1609, 8),
     "tuning": (1059, 7),
 }
-WHEEL = 44_931
+WHEEL = 44_922
 """All rooms together: never raised, and lowered with a room. 43,000 is what it should become."""
 
 
