@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from dpjax.datasets import archives
+from dpjax.datasets import registry
 from dpjax.datasets.dataset import Dataset, Preprocessing
 from dpjax.datasets.registry import Spec
 
@@ -58,7 +58,7 @@ IMAGES = MappingProxyType(
 def find_images(name: str) -> tuple[Spec, pathlib.Path | None]:
     """Returns the archive of a named set that is on this machine, or the last one and None."""
     for images in IMAGES[name]:
-        if (path := archives.find(images.archive)) is not None:
+        if (path := registry.find(images.archive)) is not None:
             return images, path
     return IMAGES[name][-1], None
 
@@ -68,9 +68,8 @@ def load_images(name: str) -> Dataset:
 
     Raises:
       FileNotFoundError: if none of its archives is on this machine.
-      ValueError: if the archive differs from the published one, or does not hold images of bytes
-        with one label each; naming the file and the array. Unlike a user's table these data are
-        public, so a message may depend on a record.
+      ValueError: if the archive differs from the published one. Unlike a user's table these data
+        are public, so a message may depend on a record.
     """
     images, path = find_images(name)
     if path is None:
@@ -81,7 +80,7 @@ def load_images(name: str) -> Dataset:
             f"the images {name!r} are not on this machine ({state}): set DPJAX_DATA=FOLDER, where "
             f"FOLDER holds {wanted} with the arrays X_train, y_train, X_test and y_test."
         )
-    raw = archives.read(path, images.checksum)
+    raw = registry.read_archive(path, images.checksum)
     for part in ("train", "test"):
         _check(path, raw, part, images)
     return Dataset(

@@ -1,10 +1,28 @@
-"""The named data sets: their contents, sources and declared feature ranges."""
+"""The named data sets: contents, declared ranges, and archives found here or downloaded."""
 
+import bz2
 import dataclasses
+import hashlib
+import http.client
 import math
+import os
+import pathlib
+import urllib.request
+import warnings
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
 
 from dpjax import _validate
+from dpjax.datasets.columnar import DAMAGED, Matrix
+
+LIBSVM_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+LIBSVM_MD5 = {
+    "ijcnn1.bz2": "c3e9162f8e38e0b6c0e02d313a59de2b",
+    "ijcnn1.t.bz2": "66433ab8089acee9e56dc61ac89a2fe2",
+}
+IJCNN1_TRAINING_ROWS = 35_000  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
 
 # The codebook gives lncoins = ln(1 + coinsurance) with coinsurance in 0..100, fmde = ln(MDE /
 # (0.01 coinsurance)) with MDE up to 1,000 dollars at 25 %, and the indicators; the ranges of lpi
@@ -81,6 +99,30 @@ class Spec:
         return len(self.columns) or math.prod(self.shape)
 
 
+@dataclasses.dataclass(frozen=True)
+class DatasetInfo(Spec):
+    """Published facts about a named data set.
+
+    Attributes:
+      name: its name in ``load``.
+      rows: number of training records.
+      features: number of features, without an intercept.
+      unit: what one row stands for.
+      task: the meaning of +1 against -1.
+      source: its publisher.
+      checksum: sha256 of its archive, or None for one that the user makes.
+      note: terms, preprocessing, and remarks for whoever quotes a number.
+      path: the archive on this machine, or None.
+    """
+
+    path: str | None = None
+
+    @property
+    def available(self) -> bool:
+        """Whether ``load`` needs no network for it."""
+        return self.path is not None or downloaded(self)
+
+
 _COVTYPE = Spec(
     name="covtype",
     rows=581_012,
@@ -145,9 +187,164 @@ SPECS = MappingProxyType(
 
 
 def spec(name: str) -> Spec:
-    """Returns the entry of a named data set.
-
-    Raises:
-      ValueError: with the nearest names, if there is no such set.
-    """
+    """Returns the entry of a named data set; an unknown name raises with the nearest ones."""
     return SPECS[_validate.choice("data set", name, SPECS)]
+
+
+def cache_folder() -> pathlib.Path:
+    """Returns the folder of downloads: ``$DPJAX_CACHE``, or ``~/.cache/dpjax``."""
+    default = pathlib.Path.home() / ".cache" / "dpjax"
+    return pathlib.Path(os.environ.get("DPJAX_CACHE") or default).absolute()
+
+
+def find(archive: str) -> pathlib.Path | None:
+    """Returns an archive's path: shipped, else in ``$DPJAX_DATA``, else in the cache; or None."""
+    folders = [pathlib.Path(__file__).parent, cache_folder()]
+    if declared := os.environ.get("DPJAX_DATA"):
+        # What was put there on purpose counts before what was once downloaded.
+        folders.insert(1, pathlib.Path(declared))
+    paths = (folder / archive for folder in folders)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def downloaded(entry: Spec) -> bool:
+    """Returns whether the publisher's files are in the cache."""
+    cache = cache_folder()
+    if entry.archive == "ijcnn1.npz":
+        # One of the two alone would still be a download.
+        return all((cache / name).is_file() for name in LIBSVM_MD5)
+    # The name that scikit-learn's fetcher gives its file.
+    return entry.archive == "covtype.npz" and any((cache / "covertype").glob("samples*"))
+
+
+def read_named(entry: Spec) -> tuple[Matrix, Matrix | None, tuple[int, ...]]:
+    """Returns the records of a named table, held-out ones or None, and the classes of its labels.
+
+    Privacy: raw data.
+    """
+    raw = arrays(entry)
+    test, classes = None, (-1, 1)
+    if entry.name == "randhie":
+        x, y = raw["x"], _signs(raw["mdvis"] > 0)
+    elif entry.name == "ijcnn1":
+        x, y = raw["X_train"], _signs(raw["y_train"] > 0)
+        x, y = x[:IJCNN1_TRAINING_ROWS], y[:IJCNN1_TRAINING_ROWS]
+        test = _matrix(entry, raw["X_test"], _signs(raw["y_test"] > 0))
+    elif entry.classes > 2:
+        # The publisher counts classes from 1.
+        x, y, classes = raw["X"], raw["y"], tuple(range(1, entry.classes + 1))
+    else:
+        x, y = raw["X"], _signs(np.isin(raw["y"], entry.positive))
+    return _matrix(entry, x, y), test, classes
+
+
+def _matrix(entry: Spec, x: np.ndarray, y: np.ndarray) -> Matrix:
+    return Matrix(repr(entry.name), x, entry.columns, {"label": y})
+
+
+def _signs(positive: np.ndarray) -> np.ndarray:
+    return np.where(positive, np.float32(1), np.float32(-1))
+
+
+def arrays(entry: Spec) -> dict[str, np.ndarray]:
+    """Returns the arrays of a named data set, from this machine or from its publisher."""
+    path = find(entry.archive)
+    result = _from_publisher(entry) if path is None else read_archive(path, entry.checksum)
+    declared = os.environ.get("DPJAX_DATA")
+    # A misspelt folder would otherwise go unnoticed.
+    if declared and (path is None or path.parent == cache_folder() != pathlib.Path(declared)):
+        warnings.warn(
+            f"DPJAX_DATA={declared} has no {entry.archive}; it was read from elsewhere "
+            f"({path or cache_folder()}).",
+            stacklevel=5,  # the caller of load
+        )
+    return result
+
+
+def read_archive(path: pathlib.Path, checksum: str | None) -> dict[str, np.ndarray]:
+    """Returns the arrays of an archive by name; another checksum, or no archive, raises."""
+    if checksum is not None:
+        _verify(path, "sha256", checksum)
+    try:
+        # Opened here, because numpy leaves a damaged archive's file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except DAMAGED as error:
+        raise ValueError(f"{str(path)!r} is not an archive of plain arrays: {error}.") from None
+
+
+def parse_svmlight(path: pathlib.Path, features: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns x (n, features) float32 and y (n,) int8 of a LIBSVM file compressed by bzip2.
+
+    Lines are ``label index:value ...``, the index from 1; absent entries are 0.
+    """
+    import sklearn.datasets
+
+    read: Any = sklearn.datasets.load_svmlight_file  # its inferred signature is too narrow
+    with bz2.open(path) as file:
+        x, y = read(file, n_features=features, dtype=np.float32, zero_based=False)
+    return x.toarray(), y.astype(np.int8)
+
+
+def _from_publisher(entry: Spec) -> dict[str, np.ndarray]:
+    declared = os.environ.get("DPJAX_DATA")
+    state = f"DPJAX_DATA={declared} has no {entry.archive}" if declared else "DPJAX_DATA is not set"
+    problem = f"the data set {entry.name!r} is not on this machine ({state})"
+    put = f"set DPJAX_DATA=FOLDER, where FOLDER holds {entry.archive}"
+    read = _read_ijcnn1 if entry.archive == "ijcnn1.npz" else _read_covtype
+    try:
+        return read(cache_folder(), len(entry.columns))
+    except ModuleNotFoundError:
+        raise FileNotFoundError(
+            f"{problem}, and fetching it needs scikit-learn: pip install 'dpjax[data]', or {put}."
+        ) from None
+    # The latter where a connection breaks amid a reply.
+    except (OSError, http.client.HTTPException) as error:
+        raise FileNotFoundError(
+            f"{problem}, and its publisher could not be reached ({error}): connect, or {put}."
+        ) from error
+
+
+def _read_ijcnn1(cache: pathlib.Path, features: int) -> dict[str, np.ndarray]:
+    import sklearn.datasets  # noqa: F401  so that its absence is known before the download
+
+    for name, checksum in LIBSVM_MD5.items():
+        path = cache / name
+        if not path.is_file():
+            cache.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(".part")
+            _download(LIBSVM_URL + name, part)
+            _verify(part, "md5", checksum)
+            # Under its own name once it is whole: an interrupted download is begun anew.
+            part.replace(path)
+        _verify(path, "md5", checksum)
+    train_x, train_y = parse_svmlight(cache / "ijcnn1.bz2", features)
+    test_x, test_y = parse_svmlight(cache / "ijcnn1.t.bz2", features)
+    return {"X_train": train_x, "y_train": train_y, "X_test": test_x, "y_test": test_y}
+
+
+def _read_covtype(cache: pathlib.Path, features: int) -> dict[str, np.ndarray]:
+    # scikit-learn verifies the publisher's checksum. Its first call parses text and needs several
+    # times the memory of any later one.
+    import sklearn.datasets
+
+    fetch: Any = sklearn.datasets.fetch_covtype
+    x, y = fetch(data_home=str(cache), return_X_y=True, n_retries=1)
+    return {"X": x[:, :features], "y": y}
+
+
+def _download(url: str, path: pathlib.Path):
+    # The timeout is of each read, so that a dead connection ends.
+    with urllib.request.urlopen(url, timeout=60) as reply, path.open("wb") as file:
+        while block := reply.read(1 << 20):
+            file.write(block)
+
+
+def _verify(path: pathlib.Path, algorithm: str, expected: str):
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, algorithm).hexdigest()
+    if digest != expected:
+        raise ValueError(
+            f"{str(path)!r} is another file than the published one, or damaged: its {algorithm} "
+            f"is {digest}, expected {expected}. Replace it or remove it."
+        )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpjax import datasets
-from dpjax.datasets import archives, check, describe, load, registry, scaling
+from dpjax.datasets import check, describe, load, registry, scaling
 
 TESTS = pathlib.Path(__file__).parent
 HEADER = "age,ill,bmi"
@@ -52,7 +52,7 @@ def test_embedded_file_is_what_the_maintainers_script_makes():
     location = importlib.util.spec_from_file_location("make", TESTS / "tools" / "make_randhie.py")
     make = importlib.util.module_from_spec(location)
     location.loader.exec_module(make)
-    shipped = archives.arrays(registry.spec("randhie"))
+    shipped = registry.arrays(registry.spec("randhie"))
     made = make.arrays()
     assert made.keys() == shipped.keys()
     for name, array in made.items():
@@ -212,15 +212,15 @@ def test_ijcnn1_from_its_publisher_is_kept_in_the_cache(no_data, monkeypatch):
 
     def download(url, path):
         downloads.append(url)
-        path.write_bytes(files[url.removeprefix(archives.LIBSVM_URL)])
+        path.write_bytes(files[url.removeprefix(registry.LIBSVM_URL)])
 
     md5 = {name: hashlib.md5(content).hexdigest() for name, content in files.items()}
-    monkeypatch.setattr(archives, "_download", download)
+    monkeypatch.setattr(registry, "_download", download)
     with pytest.raises(ValueError, match="its md5 is"):
         load("ijcnn1")
     assert not (no_data / "ijcnn1.bz2").exists()
 
-    monkeypatch.setattr(archives, "LIBSVM_MD5", md5)
+    monkeypatch.setattr(registry, "LIBSVM_MD5", md5)
     downloads.clear()
     for _ in range(2):
         data = load("ijcnn1")

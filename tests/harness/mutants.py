@@ -24,7 +24,7 @@ from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.algorithms.trust_region import TrustRegion
-from dpjax.datasets import csv_files, encoders, labels, schema, tables, units
+from dpjax.datasets import encoders, labels, loaders, schema, sources, units
 from dpjax.datasets.rows import MappedFile
 from dpjax.derivatives import (
     chunks,
@@ -987,14 +987,14 @@ def _(patch):
 
 @mutant("a text of several lines taken for several records")
 def _(patch):
-    whole = csv_files.CsvFile.__init__
+    whole = sources.CsvFile.__init__
     by_lines = lambda file, path, quoted_line_breaks=False: whole(file, path, False)  # noqa: E731
-    patch.setattr(csv_files.CsvFile, "__init__", by_lines)
+    patch.setattr(sources.CsvFile, "__init__", by_lines)
 
 
 @mutant("records of a CSV whose schema does not say where they end")
 def _(patch):
-    patch.setattr(tables, "undeclared_line_breaks", lambda schema, source: [])
+    patch.setattr(loaders, "undeclared_line_breaks", lambda schema, source: [])
 
 
 @mutant("two persons taken for one, by names that are not UTF-8")
