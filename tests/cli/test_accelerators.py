@@ -35,8 +35,11 @@ def training(name, **more):
     return lambda key: dpjax.solve(algorithm, (X, Y), key=key).params
 
 
-# Two networks take half of the time of all.
-DAILY = PROGRAMS.keys() - {"fit of ResNet-20", "fit of attention"}
+# Networks take half of the time of all, and other algorithms ask what these do.
+DAILY = [
+    name for name in PROGRAMS if name not in dpjax.ALGORITHMS and not name.startswith("fit of")
+]
+DAILY += ["dp-tr", "dp-adam", "dp-gd-selected", "objective-perturbation"]
 
 
 @pytest.mark.parametrize("name", mostly_ci(PROGRAMS, DAILY))

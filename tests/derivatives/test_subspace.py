@@ -121,6 +121,7 @@ def test_no_array_of_p_by_p_numbers_nor_of_p_numbers_for_each_record():
     assert max(sizes(planted.jaxpr)) == p * p
 
 
+@pytest.mark.ci
 def test_a_short_private_run_keeps_the_network_s_tree():
     objective, params = network()
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == 26_010

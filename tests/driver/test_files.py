@@ -10,7 +10,7 @@ import tempfile
 import jax
 import numpy as np
 import pytest
-from factories import BUDGET, toy, toy_records
+from factories import BUDGET, mostly_ci, toy, toy_records
 from flax import serialization
 
 import dpjax
@@ -116,7 +116,7 @@ def test_c78_what_fails_while_it_is_written_leaves_the_old(tmp_path):
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), LedgerError("replaced")])
-@pytest.mark.parametrize("kind", ["run", "tune"])
+@pytest.mark.parametrize("kind", mostly_ci(["run", "tune"], ["run"]))
 def test_c78_what_is_paid_for_is_returned_though_its_end_is_not_written(
     kind, error, tmp_path, monkeypatch
 ):
@@ -169,7 +169,10 @@ def test_c78_the_epsilon_of_a_model_is_recounted_and_not_read(model):
     assert not {"\x1b", "\u202e"} & set(saved.guarantee())
 
 
-@pytest.mark.parametrize("words", [["run", "dp-gd"], ["tune", "dp-gd", "--grid", "steps=2,3"]])
+@pytest.mark.parametrize(
+    "words",
+    mostly_ci([["run", "dp-gd"], ["tune", "dp-gd", "--grid", "steps=2,3"]], [["run", "dp-gd"]]),
+)
 def test_c78_a_full_disk_keeps_the_model_elsewhere_and_writes_the_rest(
     words, tmp_path, monkeypatch, capsys
 ):

@@ -175,7 +175,9 @@ def test_the_conditions_reject_a_wrong_solver(wrong, kind):
 
 
 @pytest.mark.optimised
-@pytest.mark.parametrize(("size", "dtype"), [(22, np.float32), (64, np.float64)])
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(22, np.float32), pytest.param(64, np.float64, marks=pytest.mark.ci)]
+)
 def test_jit_and_vmap_agree_with_a_loop(size, dtype):
     # Not the hard kinds: they have two minimisers, and rounding chooses between them.
     kinds = ("interior", "boundary", "indefinite", "zero hessian", "tiny radius, indefinite")
