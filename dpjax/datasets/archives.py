@@ -91,6 +91,26 @@ def read(path: pathlib.Path, checksum: str | None) -> dict[str, np.ndarray]:
         raise ValueError(f"{str(path)!r} is not an archive of plain arrays: {error}.") from None
 
 
+def labelled(
+    raw: dict[str, np.ndarray], where: str, names: tuple[str, str], shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the features (n, *shape) and the labels (n,) of an archive, by their names.
+
+    Raises:
+      ValueError: if it lacks one of them, has no record, or they are of other shapes.
+    """
+    if absent := [name for name in names if name not in raw]:
+        raise ValueError(f"{where} lacks {absent[0]!r}; it has {', '.join(sorted(raw))}.")
+    (features, labels), (x, y) = names, (raw[name] for name in names)
+    if x.shape[1:] != shape:
+        raise ValueError(f"{features!r} of {where} must be of {shape} each, got {x.shape[1:]}.")
+    if len(x) == 0:
+        raise ValueError(f"{features!r} of {where} has no record.")
+    if y.shape != x.shape[:1]:
+        raise ValueError(f"{labels!r} of {where} must be (n,), one label for each record.")
+    return x, y
+
+
 def parse_svmlight(path: pathlib.Path, features: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns features and labels of a bzip2-compressed LIBSVM file, by scikit-learn.
 
@@ -112,9 +132,10 @@ def _from_publisher(entry: Spec) -> dict[str, np.ndarray]:
     state = f"DPJAX_DATA={declared} has no {entry.archive}" if declared else "DPJAX_DATA is not set"
     problem = f"the data set {entry.name!r} is not on this machine ({state})"
     put = f"set DPJAX_DATA=FOLDER, where FOLDER holds {entry.archive}"
-    read = _read_ijcnn1 if entry.archive == "ijcnn1.npz" else _read_covtype
+    if entry.archive not in FETCHERS:
+        raise FileNotFoundError(f"{problem}: {put}.")
     try:
-        return read(cache_folder(), len(entry.columns))
+        return FETCHERS[entry.archive](cache_folder(), len(entry.columns))
     except ModuleNotFoundError:
         raise FileNotFoundError(
             f"{problem}, and fetching it needs scikit-learn: pip install 'dpjax[data]', or {put}."
@@ -152,6 +173,10 @@ def _read_covtype(cache: pathlib.Path, features: int) -> dict[str, np.ndarray]:
     fetch: Any = sklearn.datasets.fetch_covtype
     x, y = fetch(data_home=str(cache), return_X_y=True, n_retries=1)
     return {"X": x[:, :features], "y": y}
+
+
+FETCHERS = {"ijcnn1.npz": _read_ijcnn1, "covtype.npz": _read_covtype}
+"""Archive: function of cache folder and number of features that fetches its arrays, if any does."""
 
 
 def _download(url: str, path: pathlib.Path):

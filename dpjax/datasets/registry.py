@@ -2,7 +2,10 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 from types import MappingProxyType
+
+import numpy as np
 
 from dpjax import _validate
 
@@ -50,10 +53,13 @@ class Spec:
     """One named data set.
 
     Args:
+      rows: number of training records; the archive's further ones are left out.
       checksum: sha256 of its archive, or None for an archive that the user makes.
       ranges: declared range of each feature, or None if rows are only normalised.
-      positive: of an archive with several classes, those that are +1; empty where each class is a
-        label of its own.
+      is_positive: which labels are +1, as a function of their array; None for several classes, each
+        a label of its own, counted from 1.
+      arrays: names of features and labels in the archive.
+      test_arrays: those of the test set, if there is one.
       shape: of an image of bytes, in an archive with ``X_train``, ``y_train``, ``X_test`` and
         ``y_test``.
     """
@@ -71,9 +77,17 @@ class Spec:
         default=None, repr=False
     )
     unit: str = "row"
-    positive: tuple[int, ...] = ()
+    is_positive: Callable[[np.ndarray], np.ndarray] | None = dataclasses.field(
+        default=None, repr=False
+    )
     classes: int = 2
+    arrays: tuple[str, str] = ("X", "y")
+    test_arrays: tuple[str, str] | None = None
     shape: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        if self.classes == 2 and self.is_positive is None:
+            raise ValueError(f"is_positive must say which labels of {self.name!r} are +1.")
 
     @property
     def features(self) -> int:
@@ -91,7 +105,7 @@ _COVTYPE = Spec(
     archive="covtype.npz",
     checksum="872418712644959ce7af8f6c6b2bc901ce3a8050fd77705ca9f46a0b83175a66",
     ranges=COVTYPE_RANGES,
-    positive=(2,),
+    is_positive=lambda y: y == 2,
 )
 
 SPECS = MappingProxyType(
@@ -110,10 +124,12 @@ SPECS = MappingProxyType(
                 checksum="3ab407ca18f887facebad48a52cb219da606f2977da4c07e9ef3d803d84ead56",
                 ranges=RANDHIE_RANGES,
                 unit="person-year",
+                arrays=("x", "mdvis"),
+                is_positive=lambda visits: visits > 0,
             ),
             Spec(
                 name="ijcnn1",
-                rows=35_000,
+                rows=35_000,  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
                 # The publisher numbers its features and names none.
                 columns=tuple(map(str, range(22))),
                 task="the competition's two classes, about 1 in 10 positive",
@@ -122,6 +138,9 @@ SPECS = MappingProxyType(
                 "predicting -1 scores 90.50 % on the test set of 91,701 rows.",
                 archive="ijcnn1.npz",
                 checksum="7d761a512ada02e3998444a8ed332f1c0d0b377e9941c41ed0b84a71b1d68900",
+                arrays=("X_train", "y_train"),
+                test_arrays=("X_test", "y_test"),
+                is_positive=lambda y: y > 0,
             ),
             _COVTYPE,
             dataclasses.replace(
@@ -129,14 +148,14 @@ SPECS = MappingProxyType(
                 name="covtype-12",
                 task="classes 1 and 2 (spruce/fir, lodgepole pine) against the other five",
                 note=_COVTYPE.note + " Always predicting +1 scores 85.2 %.",
-                positive=(1, 2),
+                is_positive=lambda y: np.isin(y, (1, 2)),
             ),
             dataclasses.replace(
                 _COVTYPE,
                 name="covtype-7",
                 task="the seven classes of cover",
                 note=_COVTYPE.note + " Always predicting class 2 scores 48.8 %.",
-                positive=(),
+                is_positive=None,
                 classes=7,
             ),
         )
