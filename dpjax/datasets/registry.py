@@ -9,6 +9,7 @@ import os
 import pathlib
 import urllib.request
 import warnings
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
@@ -22,7 +23,6 @@ LIBSVM_MD5 = {
     "ijcnn1.bz2": "c3e9162f8e38e0b6c0e02d313a59de2b",
     "ijcnn1.t.bz2": "66433ab8089acee9e56dc61ac89a2fe2",
 }
-IJCNN1_TRAINING_ROWS = 35_000  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
 
 # The codebook gives lncoins = ln(1 + coinsurance) with coinsurance in 0..100, fmde = ln(MDE /
 # (0.01 coinsurance)) with MDE up to 1,000 dollars at 25 %, and the indicators; the ranges of lpi
@@ -68,10 +68,13 @@ class Spec:
     """One named data set.
 
     Args:
+      rows: number of training records; the archive's further ones are left out.
       checksum: sha256 of its archive, or None for an archive that the user makes.
       ranges: declared range of each feature, or None if rows are only normalised.
-      positive: of an archive with several classes, those that are +1; empty where each class is a
-        label of its own.
+      is_positive: which labels are +1, as a function of their array; None for several classes, each
+        a label of its own, counted from 1.
+      arrays: names of features and labels in the archive.
+      test_arrays: those of the test set, if there is one.
       shape: of an image of bytes, in an archive with ``X_train``, ``y_train``, ``X_test`` and
         ``y_test``.
     """
@@ -89,9 +92,17 @@ class Spec:
         default=None, repr=False
     )
     unit: str = "row"
-    positive: tuple[int, ...] = ()
+    is_positive: Callable[[np.ndarray], np.ndarray] | None = dataclasses.field(
+        default=None, repr=False
+    )
     classes: int = 2
+    arrays: tuple[str, str] = ("X", "y")
+    test_arrays: tuple[str, str] | None = None
     shape: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        if self.classes == 2 and self.is_positive is None:
+            raise ValueError(f"is_positive must say which labels of {self.name!r} are +1.")
 
     @property
     def features(self) -> int:
@@ -133,7 +144,7 @@ _COVTYPE = Spec(
     archive="covtype.npz",
     checksum="872418712644959ce7af8f6c6b2bc901ce3a8050fd77705ca9f46a0b83175a66",
     ranges=COVTYPE_RANGES,
-    positive=(2,),
+    is_positive=lambda y: y == 2,
 )
 
 SPECS = MappingProxyType(
@@ -152,10 +163,12 @@ SPECS = MappingProxyType(
                 checksum="3ab407ca18f887facebad48a52cb219da606f2977da4c07e9ef3d803d84ead56",
                 ranges=RANDHIE_RANGES,
                 unit="person-year",
+                arrays=("x", "mdvis"),
+                is_positive=lambda visits: visits > 0,
             ),
             Spec(
                 name="ijcnn1",
-                rows=35_000,
+                rows=35_000,  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
                 # The publisher numbers its features and names none.
                 columns=tuple(map(str, range(22))),
                 task="the competition's two classes, about 1 in 10 positive",
@@ -164,6 +177,9 @@ SPECS = MappingProxyType(
                 "predicting -1 scores 90.50 % on the test set of 91,701 rows.",
                 archive="ijcnn1.npz",
                 checksum="7d761a512ada02e3998444a8ed332f1c0d0b377e9941c41ed0b84a71b1d68900",
+                arrays=("X_train", "y_train"),
+                test_arrays=("X_test", "y_test"),
+                is_positive=lambda y: y > 0,
             ),
             _COVTYPE,
             dataclasses.replace(
@@ -171,14 +187,14 @@ SPECS = MappingProxyType(
                 name="covtype-12",
                 task="classes 1 and 2 (spruce/fir, lodgepole pine) against the other five",
                 note=_COVTYPE.note + " Always predicting +1 scores 85.2 %.",
-                positive=(1, 2),
+                is_positive=lambda y: np.isin(y, (1, 2)),
             ),
             dataclasses.replace(
                 _COVTYPE,
                 name="covtype-7",
                 task="the seven classes of cover",
                 note=_COVTYPE.note + " Always predicting class 2 scores 48.8 %.",
-                positive=(),
+                is_positive=None,
                 classes=7,
             ),
         )
@@ -222,28 +238,39 @@ def read_named(entry: Spec) -> tuple[Matrix, Matrix | None, tuple[int, ...]]:
 
     Privacy: raw data.
     """
-    raw = arrays(entry)
-    test, classes = None, (-1, 1)
-    if entry.name == "randhie":
-        x, y = raw["x"], _signs(raw["mdvis"] > 0)
-    elif entry.name == "ijcnn1":
-        x, y = raw["X_train"], _signs(raw["y_train"] > 0)
-        x, y = x[:IJCNN1_TRAINING_ROWS], y[:IJCNN1_TRAINING_ROWS]
-        test = _matrix(entry, raw["X_test"], _signs(raw["y_test"] > 0))
-    elif entry.classes > 2:
-        # The publisher counts classes from 1.
-        x, y, classes = raw["X"], raw["y"], tuple(range(1, entry.classes + 1))
-    else:
-        x, y = raw["X"], _signs(np.isin(raw["y"], entry.positive))
-    return _matrix(entry, x, y), test, classes
+    raw, where, shape = arrays(entry), repr(entry.archive), (entry.features,)
+
+    def matrix(names: tuple[str, str], rows: int | None = None) -> Matrix:
+        x, y = labelled(raw, where, names, shape)
+        if entry.is_positive:
+            y = np.where(entry.is_positive(y), np.float32(1), np.float32(-1))
+        return Matrix(repr(entry.name), x[:rows], entry.columns, {"label": y[:rows]})
+
+    test = matrix(entry.test_arrays) if entry.test_arrays else None
+    # Several classes are counted from 1, as their publisher does.
+    classes = (-1, 1) if entry.is_positive else tuple(range(1, entry.classes + 1))
+    # Some publishers append other records to the training set.
+    return matrix(entry.arrays, entry.rows), test, classes
 
 
-def _matrix(entry: Spec, x: np.ndarray, y: np.ndarray) -> Matrix:
-    return Matrix(repr(entry.name), x, entry.columns, {"label": y})
+def labelled(
+    raw: dict[str, np.ndarray], where: str, names: tuple[str, str], shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the features (n, *shape) and the labels (n,) of an archive, by their names.
 
-
-def _signs(positive: np.ndarray) -> np.ndarray:
-    return np.where(positive, np.float32(1), np.float32(-1))
+    Raises:
+      ValueError: if it lacks one of them, has no record, or they are of other shapes.
+    """
+    if absent := [name for name in names if name not in raw]:
+        raise ValueError(f"{where} lacks {absent[0]!r}; it has {', '.join(sorted(raw))}.")
+    (features, labels), (x, y) = names, (raw[name] for name in names)
+    if x.shape[1:] != shape:
+        raise ValueError(f"{features!r} of {where} must be of {shape} each, got {x.shape[1:]}.")
+    if len(x) == 0:
+        raise ValueError(f"{features!r} of {where} has no record.")
+    if y.shape != x.shape[:1]:
+        raise ValueError(f"{labels!r} of {where} must be (n,), one label for each record.")
+    return x, y
 
 
 def arrays(entry: Spec) -> dict[str, np.ndarray]:
@@ -291,9 +318,10 @@ def _from_publisher(entry: Spec) -> dict[str, np.ndarray]:
     state = f"DPJAX_DATA={declared} has no {entry.archive}" if declared else "DPJAX_DATA is not set"
     problem = f"the data set {entry.name!r} is not on this machine ({state})"
     put = f"set DPJAX_DATA=FOLDER, where FOLDER holds {entry.archive}"
-    read = _read_ijcnn1 if entry.archive == "ijcnn1.npz" else _read_covtype
+    if entry.archive not in FETCHERS:
+        raise FileNotFoundError(f"{problem}: {put}.")
     try:
-        return read(cache_folder(), len(entry.columns))
+        return FETCHERS[entry.archive](cache_folder(), len(entry.columns))
     except ModuleNotFoundError:
         raise FileNotFoundError(
             f"{problem}, and fetching it needs scikit-learn: pip install 'dpjax[data]', or {put}."
@@ -331,6 +359,10 @@ def _read_covtype(cache: pathlib.Path, features: int) -> dict[str, np.ndarray]:
     fetch: Any = sklearn.datasets.fetch_covtype
     x, y = fetch(data_home=str(cache), return_X_y=True, n_retries=1)
     return {"X": x[:, :features], "y": y}
+
+
+FETCHERS = {"ijcnn1.npz": _read_ijcnn1, "covtype.npz": _read_covtype}
+"""Archive: function of cache folder and number of features that fetches its arrays, if any does."""
 
 
 def _download(url: str, path: pathlib.Path):

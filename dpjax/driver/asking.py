@@ -15,6 +15,7 @@ from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm
 from dpjax.driver.configuration import is_same
 from dpjax.mechanisms import derive
+from dpjax.mechanisms.keys import purpose_word
 from dpjax.oracles import Query, bind, check_query
 
 # Purposes of the training's key that are not those of a query: their keys are used for other draws.
@@ -92,11 +93,12 @@ class Asking:
                 f"{kind} is not among algorithm.queries, so algorithm.event does not count its "
                 "answer: return this very object from the property queries."
             )
-        if query.name in _TAKEN or sum(own.name == query.name for own in queries) > 1:
+        words = [purpose_word(name) for name in (*_TAKEN, *(own.name for own in queries))]
+        if words.count(purpose_word(query.name)) > 1:
             raise ValueError(
-                f"{kind} has the name {query.name!r}, which another query or the driver has too: "
-                "the key of the noise is made of it, and noise would be repeated. Give each query "
-                "a name of its own."
+                f"{kind} has the name {query.name!r}, and another query or the driver one of the "
+                "same CRC-32: the key of the noise is made of it, and noise would be repeated. "
+                "Give each query a name of its own."
             )
         if any(asked.name == query.name for asked in self.asked):
             raise ValueError(
