@@ -146,7 +146,11 @@ class Subsets:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SubsetRelease(Subsets, BatchRelease):
-    """Gaussian noise on uniformly random subsets of ``max_batch_size`` records."""
+    """Gaussian noise on uniformly random subsets of ``max_batch_size`` records.
+
+    Args:
+      **others: as ``PoissonRelease``, without ``undrawn_shift``.
+    """
 
     sampling: ClassVar[str] = "without_replacement"
     fields_determine_loss: ClassVar[bool] = True
@@ -242,6 +246,13 @@ def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
 
     Each record is in one set, chosen independently of the data, so only the release on that set
     costs it privacy. The largest loss of any part is that of the pass (parallel composition).
+
+    Args:
+      name: of the pass, as printed.
+      parts: on the same data; at least one.
+
+    Raises:
+      ValueError: for other releases.
 
     Privacy: the caller must ensure that the sets are disjoint: a release does not name its records.
 
