@@ -299,5 +299,6 @@ def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:
     x = np.arange(-12.0, 12.0 + orders.max() * mu, step)
     ratio = np.logaddexp(np.log1p(-q), np.log(q) + mu * x - mu**2 / 2)
     terms = orders[:, None] * ratio - x**2 / 2
-    moments = special.logsumexp(terms, axis=1) + math.log(step / math.sqrt(2 * math.pi))
+    sums: Any = special.logsumexp(terms, axis=1)
+    moments = sums + math.log(step / math.sqrt(2 * math.pi))
     return moments / (orders - 1)
