@@ -24,8 +24,16 @@ def ball_delta(distance: float, radius: float, dimension: int) -> float:
     The privacy loss is 0 where the balls overlap and infinite elsewhere, so this is delta at
     *every* epsilon: I_{(D / 2R)^2}(1/2, (d + 1)/2), the regularised incomplete beta function.
 
-    ``distance`` D is that of the centres, the l2 sensitivity; ``radius`` R that of both balls, in
-    ``dimension`` d. Never below the true number; balls that do not overlap raise a ``ValueError``.
+    Args:
+      distance: D, between the centres: the l2 sensitivity.
+      radius: R of both balls.
+      dimension: d.
+
+    Returns:
+      From 0 to 1, not below the true number.
+
+    Raises:
+      ValueError: for balls that do not overlap, or a number out of range.
 
     Reference: Tholeti et al., "On the differentially private nature of perturbed gradient
       descent" (2021), equation 6.
@@ -49,7 +57,16 @@ def ball_delta(distance: float, radius: float, dimension: int) -> float:
 def ball_radius(distance: float, delta: float, dimension: int) -> float:
     """Returns the radius at which one release has this delta, about D sqrt(d / 2 pi) / delta.
 
-    Rounded up: ``ball_delta`` of it, whose arguments these are, is at most ``delta``.
+    Args:
+      distance: D, the l2 sensitivity.
+      delta: strictly between 0 and 1.
+      dimension: d.
+
+    Returns:
+      A radius, rounded up: ``ball_delta`` of it is at most ``delta``.
+
+    Raises:
+      ValueError: for a number out of range.
 
     >>> round(ball_radius(1.0, 1e-3, 22), 1)
     1892.6
@@ -73,8 +90,10 @@ def ball_radius(distance: float, delta: float, dimension: int) -> float:
 def ball_composition(delta: float, count: int, probability: float = 1.0) -> float:
     """Returns the delta of ``count`` releases, 1 - (1 - q delta)^T, which is exact.
 
-    ``delta`` is that of one release on a record that is drawn, which happens with ``probability``
-    q; each of the T may be chosen after seeing the answers of those before.
+    Args:
+      delta: of one release on a record that is drawn, from 0 to 1.
+      count: T, each may be chosen after seeing the answers of those before.
+      probability: q, with which a record is drawn.
 
     Reference: Kairouz, Oh and Viswanath, "The composition theorem for differential privacy" (2017).
 
@@ -89,8 +108,13 @@ def ball_composition(delta: float, count: int, probability: float = 1.0) -> floa
 def ball_share(total: float, count: int, probability: float = 1.0) -> float:
     """Returns the delta per release at which ``count`` releases compose to ``total``.
 
-    ``probability`` is that with which a record is drawn. A ``total`` that any noise meets raises a
-    ``ValueError``.
+    Args:
+      total: strictly between 0 and 1.
+      count: T.
+      probability: q, with which a record is drawn.
+
+    Raises:
+      ValueError: if a delta of 1 or more is allowed, so that any noise meets it.
 
     >>> share = ball_share(1e-5, 100, probability=0.1)
     >>> round(ball_composition(share, 100, probability=0.1), 12)

@@ -16,9 +16,16 @@ RELATIONS: tuple[Relation, ...] = get_args(Relation)
 def records_moved(relation: Relation) -> int:
     """Number of clipped contributions by which two neighbouring sums differ.
 
-    1 for ``"zero_out"`` (one record becomes a null record that contributes 0; n is public) and
-    ``"add_or_remove_one"`` (n is private), 2 for ``"replace_one"`` (one record becomes another):
-    the l2 sensitivity of a sum of contributions of norm at most C is this many times C.
+    Args:
+      relation: ``"zero_out"`` (one record becomes a null record that contributes 0; n is public),
+        ``"add_or_remove_one"`` (n is private) or ``"replace_one"`` (one record becomes another).
+
+    Returns:
+      2 for ``"replace_one"``, else 1: the l2 sensitivity of a sum of contributions of norm at most
+      C is this many times C.
+
+    Raises:
+      ValueError: if the relation is not one of the three.
 
     >>> records_moved("replace_one")
     2
@@ -84,7 +91,12 @@ class PrivacyBudget:
 def remarks(epsilon: float, delta: float, data_size: int) -> list[str]:
     """Returns warnings about a budget that is valid but gives little protection or utility.
 
-    Privacy: reads declared numbers only; ``data_size`` is the public number of records n.
+    Args:
+      epsilon: of the budget.
+      delta: of the budget.
+      data_size: the declared public number of records n.
+
+    Privacy: reads declared numbers only.
 
     Reference: Ponomareva et al., "How to DP-fy ML" (2023), section 5.2, for the size of epsilon.
 

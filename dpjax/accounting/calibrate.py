@@ -39,9 +39,19 @@ def calibrate(
 ) -> float:
     """Returns the smallest noise scale whose event fits the budget.
 
-    It is exactly representable in float32, and ``epsilon(make_event(scale))``, by ``accountant``,
-    is recomputed before it is returned. That epsilon must fall as the scale grows; where no scale
-    up to 2^100 fits, a ``ValueError`` says what to change.
+    Args:
+      make_event: scale -> ``Event``; its epsilon must fall as the scale grows.
+      budget: the epsilon, delta and relation to meet.
+      accountant: as in ``epsilon``.
+
+    Returns:
+      A scale, exactly representable in float32, with ``epsilon(make_event(scale)) <=
+      budget.epsilon``: recomputed before it is returned.
+
+    Raises:
+      ValueError: if no scale up to 2^100 fits, or the event is of another relation.
+
+    Privacy: accounting only, on the host, before any data is seen.
 
     >>> from dpjax.accounting import Event, Release
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-5)
@@ -116,15 +126,19 @@ def gaussian_multiplier(
 ) -> float:
     """Returns the noise multiplier at which ``count`` Gaussian releases fit the budget.
 
-    A standard deviation over the sensitivity; with a sampler that draws, over the bound on one
-    record's contribution (see ``Release``).
-
     Args:
       budget: epsilon, delta and relation to meet.
       count: number of releases of equal multiplier.
       accountant: as in ``epsilon``.
       sampler: draws the records of each release; None if every release reads all of them.
       noise_draws: numbers in each release, by default up to 2^24; see ``Release``.
+
+    Returns:
+      Standard deviation over sensitivity; with a sampler that draws, over the bound on one record's
+      contribution (see ``Release``).
+
+    Raises:
+      ValueError: as ``calibrate``, or if the sampler has no accounting for the budget's relation.
 
     Reference: sigma = sensitivity sqrt(T) / mu(epsilon, delta), the exact Gaussian composition.
 
@@ -147,9 +161,24 @@ def gaussian_multiplier(
 
 
 def check_spent(event: events.Event, budget: PrivacyBudget, accountant: str, advice: str) -> float:
-    """Returns the epsilon of ``event`` by ``accountant``, or raises if it exceeds the budget.
+    """Returns the epsilon of ``event``, or raises if it exceeds the budget.
 
-    The ``ValueError`` names the epsilon that the noise really gives, and ends in ``advice``.
+    Args:
+      event: the releases of the algorithm.
+      budget: its privacy budget.
+      accountant: as in ``epsilon``.
+      advice: a remedy for the user, appended to the error.
+
+    Raises:
+      ValueError: naming the epsilon that the noise really gives.
+
+    >>> from dpjax.accounting import Event, Release
+    >>> event = Event((Release("gradient", 1, noise_multiplier=1.0),), "zero_out")
+    >>> check_spent(  # doctest: +ELLIPSIS
+    ...     event, PrivacyBudget(1.0, 1e-5), "pld", "add noise.")
+    Traceback (most recent call last):
+    ...
+    ValueError: this noise gives epsilon 4.377 at delta 1e-05 (zero_out), over the budget ...
     """
     spent = events.epsilon(event, budget.delta, budget.relation, accountant)
     if spent > budget.epsilon:

@@ -33,8 +33,12 @@ _FINENESS, _COARSEST, _LARGEST_ONE, _LARGEST = 32, 2.0**-9, 2.0**17, 2.0**21
 class Event:
     """All releases of a training, and the neighbouring relation they were built for.
 
-    An event answers for its own relation, to whose sensitivities the multipliers refer, and raises
-    for another one.
+    Args:
+      releases: at least one ``Release``.
+      relation: the neighbouring relation whose sensitivities the multipliers refer to.
+
+    Privacy: accounting only; nothing is released here. An event answers for its own relation and
+    raises for another one.
 
     >>> event = Event((Release("gradient", 16, noise_multiplier=20.0),), "zero_out")
     >>> event.gaussian_mu
@@ -110,9 +114,13 @@ class Event:
 
 
 def compose(events: Iterable[Event]) -> Event:
-    """Returns the composition of ``events``, at least one and all of one relation.
+    """Returns the composition of ``events``.
 
-    Each may have been chosen after seeing the answers of those before.
+    Args:
+      events: at least one; each may have been chosen after seeing the answers of those before.
+
+    Raises:
+      ValueError: if their relations differ.
 
     >>> event = Event((Release("gradient", 1, noise_multiplier=2.0),), "zero_out")
     >>> compose([event, event]).gaussian_mu == 2 ** 0.5 / 2
@@ -216,10 +224,16 @@ def _exact_deltas(event: Event, epsilons: np.ndarray, scale: float) -> np.ndarra
 
 
 def renyi(event: Event, order: float) -> float:
-    """Returns the Renyi divergence of an event at one order, finite and above 1.
+    """Returns the Renyi divergence of an event at one order.
 
-    That batches and selections may fail is no part of it: charge delta with (1 + e^epsilon) times
-    ``event.failure_probability``.
+    Args:
+      event: the releases.
+      order: finite, above 1.
+
+    Returns:
+      order * mu^2 / 2 for unsampled Gaussians, the sum over releases for others. That batches
+      and selections may fail is no part of it: charge delta with (1 + e^epsilon) times
+      ``event.failure_probability``.
 
     Raises:
       ValueError: for an order out of range, for Poisson batches under ``replace_one`` (no bound is

@@ -91,7 +91,13 @@ class SelectionRelease(Release):
 
 
 def gumbel_multiplier(pure_epsilon: float) -> float:
-    """Returns the noise multiplier of a selection whose log-ratios have this range.
+    """Returns the noise multiplier of a selection of this pure epsilon.
+
+    Args:
+      pure_epsilon: of one selection, above 0: the range of its log-ratios.
+
+    Raises:
+      ValueError: if it is not a finite number above 0.
 
     >>> round(gumbel_multiplier(1.0), 4)
     2.5651

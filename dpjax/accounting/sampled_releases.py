@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import dp_accounting
 import numpy as np
@@ -146,7 +146,11 @@ class Subsets:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SubsetRelease(Subsets, BatchRelease):
-    """Gaussian noise on uniformly random subsets of ``max_batch_size`` records."""
+    """Gaussian noise on uniformly random subsets of ``max_batch_size`` records.
+
+    Args:
+      **others: as ``PoissonRelease``, without ``undrawn_shift``.
+    """
 
     sampling: ClassVar[str] = "without_replacement"
     fields_determine_loss: ClassVar[bool] = True
@@ -243,6 +247,13 @@ def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
     Each record is in one set, chosen independently of the data, so only the release on that set
     costs it privacy. The largest loss of any part is that of the pass (parallel composition).
 
+    Args:
+      name: of the pass, as printed.
+      parts: on the same data; at least one.
+
+    Raises:
+      ValueError: for other releases.
+
     Privacy: the caller must ensure that the sets are disjoint: a release does not name its records.
 
     Reference: McSherry (2009), theorem 4, for Gaussian differential privacy.
@@ -288,5 +299,6 @@ def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:
     x = np.arange(-12.0, 12.0 + orders.max() * mu, step)
     ratio = np.logaddexp(np.log1p(-q), np.log(q) + mu * x - mu**2 / 2)
     terms = orders[:, None] * ratio - x**2 / 2
-    log_step = math.log(step / math.sqrt(2 * math.pi))
-    return (np.asarray(special.logsumexp(terms, axis=1)) + log_step) / (orders - 1)
+    sums: Any = special.logsumexp(terms, axis=1)
+    moments = sums + math.log(step / math.sqrt(2 * math.pi))
+    return moments / (orders - 1)

@@ -63,7 +63,15 @@ class SearchRelease(Release):
     ) -> "SearchRelease":
         """Returns the release of a search whose trainings release these.
 
-        The first is printed, and of the others those are kept whose loss may be larger.
+        Args:
+          trainings: as the field; the first is printed, and of others those are kept whose loss
+            may be larger.
+          number: distribution of the number of trainings.
+          settings: as the field.
+          public_score: as the field.
+
+        Raises:
+          ValueError: if nothing is released, or for a search of searches.
         """
         kept: list[tuple[Release, ...]] = []
         every = list(map(tuple, trainings))

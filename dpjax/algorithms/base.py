@@ -374,6 +374,10 @@ def calibrated_query(
       batch_size: as in every factory, see ``help(dpjax.algorithms)``.
       max_batch_size: of a batch, as in every factory.
       **fields: the other fields of the query, such as its clip norms.
+
+    Raises:
+      ValueError: for a batch or max_batch_size out of range, noise that float32 cannot hold, or a
+        budget that is not met.
     """
     budget, n = problem.budget, problem.data_size
     if batch_size is None:

@@ -237,7 +237,7 @@ class Spider(base.Algorithm):
 
     @property
     def _last(self) -> int:
-        return self.estimate.sampler.last
+        return self.estimate.sampler.last  # pyright: ignore
 
     @property
     def _candidates(self) -> int:

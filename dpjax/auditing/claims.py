@@ -27,6 +27,9 @@ _LOSSES = np.linspace(-12, 12, 1201)
 class Claim:
     """The guarantee of a mechanism, as an audit tests it.
 
+    Args:
+      event: the mechanism's event.
+
     The curve of Gaussians is exact, f(a) = Phi(Phi^-1(1 - a) - mu). That of anything else is the
     upper envelope of the lines 1 - delta(epsilon) - e^epsilon a, with delta never below the true
     one. It lies under the true curve, so that no sound mechanism is refuted.

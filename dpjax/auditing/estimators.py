@@ -186,6 +186,11 @@ def estimate(
       delta: at which epsilon is bounded.
       level: see above.
 
+    Raises:
+      ValueError: for fewer than 2 runs, or a level or delta that is not strictly between 0 and 1.
+
+    Privacy: NOT PRIVATE; run it on synthetic records.
+
     >>> from dpjax.auditing.games import gaussian
     >>> claim = gaussian(noise_multiplier=1.0).claim
     >>> draws = np.random.default_rng(0).normal(size=(2, 100_000))

@@ -14,7 +14,13 @@ from dpjax.auditing.registry import Audit
 def plot_audits(audits: Sequence[Audit], path: str | os.PathLike) -> None:
     """Draws one panel per audit: measured errors, over the curve that none may lie below.
 
-    The ending of the file ``path`` fixes the format.
+    Args:
+      audits: at least one.
+      path: file to write; its ending fixes the format.
+
+    Raises:
+      ImportError: if matplotlib is not installed.
+      ValueError: if there is no audit, or the ending names no format.
     """
     if not audits:
         raise ValueError("plot_audits needs at least one audit.")

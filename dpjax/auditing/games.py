@@ -53,8 +53,18 @@ def play(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the scores of the attack, half of the runs on D and half on D'.
 
-    Two float32 arrays of shape (runs // 2,). ``progress`` is called with the number of runs done
-    since the last call, ``note`` with the most answers of a run that were scored since then.
+    Args:
+      game: the attack.
+      key: root key, shape ().
+      runs: total number of runs.
+      progress: called with the number of runs done since the last call.
+      note: called with the most answers of a run that were scored since the last call.
+
+    Returns:
+      Two float32 arrays of shape (runs // 2,).
+
+    Raises:
+      ValueError: if ``key`` is not a key.
 
     >>> on_d, on_other = play(gaussian(), jax.random.key(0), 2_000)
     >>> bool(0.8 < on_other.mean() - on_d.mean() < 1.2)

@@ -256,6 +256,9 @@ def audit(
       quick: whether to take the smaller number of runs, and its gate.
       progress: called with the number of runs done since the last call.
 
+    Raises:
+      ValueError: for an unknown name, or fewer than 4 runs.
+
     >>> import jax
     >>> audit("gaussian", key=jax.random.key(0), runs=20_000).refuted
     False
@@ -299,8 +302,13 @@ def attack(
 ) -> Audit:
     """Returns the result of an attack, also for mechanisms that are not in ``AUDITS``.
 
-    ``gates`` are the number of runs, and the least ratio to ask for, or None. Epsilon is bounded at
-    ``delta``, or for ball noise its delta at epsilon 0; ``progress`` is as in ``audit``.
+    Args:
+      game: from ``dpjax.auditing.games``.
+      name: of the audit, as printed.
+      key: required.
+      gates: number of runs, and the least ratio to ask for, or None.
+      delta: at which epsilon is bounded; for ball noise its delta at epsilon 0 is bounded instead.
+      progress: called with the number of runs done since the last call.
 
     >>> import jax
     >>> result = attack(games.gaussian(), name="mine", key=jax.random.key(0), gates=(20_000, 0.7))
@@ -350,8 +358,11 @@ def audit_many(
     processes cannot share, they run one after the other.
 
     ``names`` are of ``AUDITS``; the audit at index i takes ``key`` folded with i. The other
-    arguments are those of ``audit``. A process that is killed, as when memory runs out, raises a
-    ``BrokenProcessPool``.
+    arguments are those of ``audit``.
+
+    Raises:
+      ValueError: as ``audit``.
+      BrokenProcessPool: if a process is killed, as when memory runs out.
 
     >>> import jax
     >>> batches = audit_many(["gaussian"], key=jax.random.key(0), runs=20_000)

@@ -170,6 +170,9 @@ def plan(
 ) -> SearchPlan:
     """Returns a search whose whole cost is the budget; see ``tune`` for the arguments.
 
+    Raises:
+      ValueError: as ``tune``.
+
     Privacy: accounting alone; nothing is read or spent.
 
     >>> import functools
@@ -309,7 +312,13 @@ def _certified_as_clipped(algorithm: Any) -> Any:
 
 
 def expand(settings: Settings) -> tuple[dict[str, Any], ...]:
-    """Returns every setting, 4,096 at most, of a grid or of a list, as dictionaries of arguments.
+    """Returns every setting of a grid, or those of a list, as dictionaries of arguments.
+
+    Args:
+      settings: name -> values, of which all combinations are taken; or a sequence of dictionaries.
+
+    Raises:
+      ValueError: for what is neither, an empty list, or more than 4,096 settings.
 
     Privacy: public; a grid that was chosen after looking at the data is a release.
 
@@ -351,7 +360,10 @@ def _values(name: str, values: Any) -> list[Any]:
 
 
 def default_settings(grid: Mapping[str, Sequence[Any]], name: str) -> dict[str, list[Any]]:
-    """Returns the grid that a registry row declares for its algorithm, or raises without one.
+    """Returns the grid that a registry row declares for its algorithm.
+
+    Raises:
+      ValueError: if it declares none.
 
     >>> default_settings({"radius": (3.0, 12.0)}, "dp-tr")
     {'radius': [3.0, 12.0]}

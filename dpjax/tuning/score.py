@@ -25,6 +25,9 @@ class PublicAccuracy:
       x: rows (m, p), scaled as those of the training.
       y: labels (m,).
 
+    Raises:
+      ValueError: for an objective that predicts no label.
+
     Privacy: reads ``x`` and ``y`` without noise, so they must be public, or of other people who
       agreed. Records that are trained on are NOT.
 
@@ -47,7 +50,12 @@ class PublicAccuracy:
 
     @classmethod
     def of(cls, objective: Objective, records: Dataset | PyTree) -> "PublicAccuracy":
-        """Returns the score on a ``Dataset`` or ``(x, y)``; of units each record present counts."""
+        """Returns the score on public records.
+
+        Args:
+          objective: as the field.
+          records: a ``Dataset``, or ``(x, y)``. Of units each record that is present counts.
+        """
         x, y = (records.x, records.y) if isinstance(records, Dataset) else records
         # Padding rows of a unit are not records.
         if isinstance(records, Dataset) and records.present is not None:

@@ -113,6 +113,7 @@ def test_the_confidence():
         bars_of().intervals(1.0)
 
 
+@pytest.mark.ci
 def test_which_trainings_have_them():
     data = records(LOSSES["logistic"][0])
     budget = dpjax.PrivacyBudget(3.0, 1e-5)
