@@ -1,14 +1,12 @@
 """Records over several devices: the bits of one device, and a share of the records on each."""
 
 import ast
-import functools
 import pathlib
-import shutil
 
 import jax
 import numpy as np
 import pytest
-from factories import SAME_PROGRAM, SAME_QUERY
+from factories import SAME_PROGRAM, SAME_QUERY, mostly_ci
 from several import DEVICES, on_devices, on_processes
 
 import dpjax
@@ -27,75 +25,59 @@ MESSAGES = {"broadcast_one_to_all", "process_allgather"}
 OPTIMISED = ["dp-subspace-tr"]
 # Queries read the records, and nothing else does.
 NAMES = sorted(dpjax.ALGORITHMS.keys() - {*SAME_PROGRAM, *SAME_QUERY})
+LOSSES = [f"{loss} {kind}" for loss in ("softmax", "huber") for kind in ("dp-tr", "dp-svrg")]
+DAILY = ["dp-tr", "dp-optimizer"]
 TRAINED = f"""
 import compiling
+labels = {{"softmax": np.digitize(x[:, 0], [-0.1, 0.1]).astype(np.float32), "huber": x[:, 0]}}
+losses = {{"softmax": dpjax.objectives.softmax(3), "huber": dpjax.objectives.huber()}}
+settings = {{"dp-tr": {{"steps": 3}},
+            "dp-svrg": {{"epochs": 1, "epoch_length": 3, "batch_size": 200}}}}
+
+def of_scores(loss, kind):
+    return dpjax.ALGORITHMS[kind](losses[loss], budget, data_size=n,
+                                  dimension=losses[loss].parameters(4), **settings[kind])
+
 for name in NAMES:
     compiling.choose("computes" if name in {OPTIMISED} else None)
-    found["WHERE" + name] = bits(dpjax.solve(algorithm(name), PLACED, key=jax.random.key(0)))
-"""
-SCORES = """
-labels = {"softmax": np.digitize(x[:, 0], [-0.1, 0.1]).astype(np.float32), "huber": x[:, 0]}
-losses = {"softmax": dpjax.objectives.softmax(3), "huber": dpjax.objectives.huber()}
-settings = {"dp-tr": {"steps": 3}, "dp-svrg": {"epochs": 1, "epoch_length": 3, "batch_size": 200}}
-for name, loss in losses.items():
-    for kind, more in settings.items():
-        given = dpjax.ALGORITHMS[kind](
-            loss, budget, data_size=n, dimension=loss.parameters(4), **more)
-        y = labels[name]
-        found[f"WHERE{name} {kind}"] = bits(dpjax.solve(given, PLACED, key=jax.random.key(0)))
+    loss, _, kind = name.rpartition(" ")
+    given, y = (of_scores(loss, kind), labels[loss]) if loss else (algorithm(name), signs)
+    for where, place in PLACES.items():
+        found[where + name] = bits(dpjax.solve(given, place((x, y)), key=jax.random.key(0)))
 """
 
 
-def placed(program, how, where="", names=NAMES):
-    filled = program.replace("PLACED", how).replace("WHERE", where)
-    return filled.replace("NAMES", repr(names))
+def trained(names, **places):
+    """A program that trains algorithms, ``names`` of one or of a loss and one, on records."""
+    how = ", ".join(f"{where!r}: lambda data: {place}" for where, place in places.items())
+    filled = TRAINED.replace("NAMES", repr(names)).replace("PLACES", f"{{{how}}}")
+    return "signs = y\n" + filled
 
 
-@functools.cache
-def on_one():
-    """What all programs release on one device, from memory and, as ``out NAME``, from outside."""
-    outside = "stream(from_disk(x, y))", "out "
-    return on_devices(
-        placed(TRAINED, "(x, y)")
-        + placed(TRAINED, *outside)
-        + placed(SCORES, "(x, y)")
-        + placed(SCORES, *outside),
-        count=1,
-    )
-
-
-@functools.cache
-def on_eight():
-    """What all programs release with the records over eight devices."""
-    return on_devices(placed(TRAINED, "shard((x, y))") + placed(SCORES, "shard((x, y))"))
-
-
-def test_c11_c12_c13_every_algorithm_releases_the_same_bits():
+@pytest.mark.parametrize(
+    ("names", "between"),
+    [(DAILY, DAILY[:1]), pytest.param([*NAMES, *LOSSES], KINDS, marks=pytest.mark.ci)],
+    ids=["some", "all"],
+)
+def test_c11_c12_c13_every_algorithm_releases_the_same_bits(names, between):
     """On one device, from memory or outside, on eight, and on four in each of two processes.
 
     Of parameters, history, certificate and accuracy: noise for each device would change them. One
-    algorithm for each kind of query.
+    algorithm for each kind of query, and losses of several scores and of numbers.
     Between processes for one algorithm of each way in which records are drawn and read: the
     programs of eight devices are the same wherever the devices are.
     """
-    one = {name: on_one()[name] for name in NAMES}
-    assert len(set(one.values())) == len(NAMES)
-    assert one == {name: on_one()[f"out {name}"] for name in NAMES}
-    assert one == {name: on_eight()[name] for name in NAMES}
-    first, second = on_processes(placed(TRAINED, "shard((x, y))", names=KINDS), devices=4)
-    assert first == second == {name: one[name] for name in KINDS}
+    found = on_devices(trained(names, memory="data", disk="stream(from_disk(*data))"), count=1)
+    one = {name: found[f"memory{name}"] for name in names}
+    assert len(set(one.values())) == len(names)
+    assert one == {name: found[f"disk{name}"] for name in names}
+    found = on_devices(trained(names, eight="shard(data)"))
+    assert one == {name: found[f"eight{name}"] for name in names}
+    first, second = on_processes(trained(between, both="shard(data)"), devices=4)
+    assert first == second == {f"both{name}": one[name] for name in between}
 
 
-def test_c12_losses_of_several_scores_and_of_numbers_release_the_same_bits():
-    """On one device, from memory or outside, and on eight."""
-    names = [f"{loss} {kind}" for loss in ("softmax", "huber") for kind in ("dp-tr", "dp-svrg")]
-    one = {name: on_one()[name] for name in names}
-    assert len(set(one.values())) == 4
-    assert one == {name: on_one()[f"out {name}"] for name in names}
-    assert one == {name: on_eight()[name] for name in names}
-
-
-# An optimised program's, of a method that draws batches larger than a share.
+# Of a method that draws batches larger than a share.
 SHARDINGS = """
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 few = x[:n - 100], y[:n - 100]  # arrays of one sharding have rows for all devices alike
@@ -107,48 +89,43 @@ data = [few, shard(few, jax.devices()[:5]), tuple(jax.device_put(leaf, rows) for
 found["all"] = [bits(dpjax.solve(given, records, key=jax.random.key(0))) for records in data]
 found["run"] = bits(dpjax.run(given, data[1], key=jax.random.key(0), progress=False))
 """
-# By XLA's own count, of a program on one device and on eight.
+# By XLA's own count, of a program that is optimised as users' are, on one device and on eight.
 MEMORY = """
-def program(name, mesh):
+def program(mesh):
     data = sharding.put((x, y), mesh)
     start = sharding.replicate((jax.random.key(0), jnp.zeros(4)), data)
-    given = algorithm(name)
     solve = dpjax.driver.program._solve
-    return solve.lower(given, data, *start, unit="row", unit_rows=False).compile()
+    return solve.lower(algorithm("NAME"), data, *start, unit="row", unit_rows=False).compile()
 
 
-for name in ("dp-tr", "dp-adam"):
-    memory = []
-    for mesh in (None, shard((x, y)).mesh):
-        compiled = program(name, mesh)
-        used = compiled.memory_analysis()
-        memory.append(used.argument_size_in_bytes + used.temp_size_in_bytes)
-    text = compiled.as_text()
-    words = ("all-gather", "all-to-all", "collective-permute", "reduce-scatter")
-    others = sum(text.count(word) for word in words)
-    found[name] = [*memory, len(re.findall(r" all-reduce(-start)?[(]", text)), others]
+memory = []
+for mesh in (None, shard((x, y)).mesh):
+    compiled = program(mesh)
+    used = compiled.memory_analysis()
+    memory.append(used.argument_size_in_bytes + used.temp_size_in_bytes)
+text = compiled.as_text()
+words = ("all-gather", "all-to-all", "collective-permute", "reduce-scatter")
+others = sum(text.count(word) for word in words)
+found["memory"] = [*memory, len(re.findall(r" all-reduce(-start)?[(]", text)), others]
 """
 
 
-@functools.cache
-def as_users():
-    """What programs do on eight devices that are optimised as users' are."""
-    return on_devices(SHARDINGS + MEMORY, optimised=True)
+@pytest.mark.parametrize("optimised", mostly_ci([False, True], daily=[False]))
+def test_c12_any_number_of_devices_and_the_users_own_sharding(optimised):
+    found = on_devices(SHARDINGS, optimised=optimised)
+    assert len({*found["all"], found["run"]}) == 1
 
 
-def test_c12_any_number_of_devices_and_the_users_own_sharding():
-    assert len({*as_users()["all"], as_users()["run"]}) == 1
-
-
-@pytest.mark.parametrize("name", ["dp-tr", "dp-adam"])
+@pytest.mark.parametrize("name", mostly_ci(["dp-tr", "dp-adam"], daily=["dp-adam"]))
 def test_a_device_holds_its_share_and_no_program_gathers_records(name):
     """The sums of one pass cross devices by one collective, a drawn batch comes by another."""
-    one, eight, reduces, others = as_users()[name]
+    one, eight, reduces, others = on_devices(MEMORY.replace("NAME", name), optimised=True)["memory"]
     assert (reduces, others) == (1 + (name == "dp-adam"), 0)
     assert eight <= one / DEVICES + 2**21
 
 
-def test_c50_a_run_goes_on_with_another_number_of_devices(tmp_path):
+@pytest.mark.parametrize("count", mostly_ci([1, 3], daily=[1]))
+def test_c50_a_run_goes_on_with_another_number_of_devices(tmp_path, count):
     program = """
 from factories import Crash
 from dpjax.driver import progress, resume
@@ -172,13 +149,11 @@ else:
     whole = """
 found["whole"] = bits(dpjax.run(given, (x, y), key=jax.random.key(0), progress=False))
 """
-    folders = [str(tmp_path / name) for name in ("run", "copy")]
-    assert on_devices(program.format(folder=folders[0], begins=True)) == {"crashed": True}
-    shutil.copytree(*folders)
-    ends = [program.format(folder=folder, begins=False) for folder in folders]
-    found = on_devices(ends[0] + whole, count=1)
+    folder = str(tmp_path / "run")
+    begin, end = (program.format(folder=folder, begins=begins) for begins in (True, False))
+    assert on_devices(begin) == {"crashed": True}
+    found = on_devices(end + whole, count=count)
     assert found["resumed"] == found["whole"]
-    assert on_devices(ends[1], count=3)["resumed"] == found["whole"]
 
 
 # What eight devices do, in one process: starting one takes longer than most of these.

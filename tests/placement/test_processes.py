@@ -9,7 +9,6 @@ import time
 import jax
 import numpy as np
 import pytest
-from factories import mostly_ci
 from several import ROOT, environment, free_port, on_processes
 
 import dpjax
@@ -85,10 +84,6 @@ first = dpjax.run(algorithm("dp-gd"), data, key=dpjax.random_key(), **places)
 again = dpjax.run(algorithm("dp-gd"), data, **places)
 found["bits"] = [bits(first), bits(again), first.releasable]
 found["budget"] = refused(seed=0, checkpoint=None)
-found["solve"] = bits(dpjax.solve(algorithm("dp-gd"), data, key=dpjax.random_key()))
-found["few"] = bits(dpjax.run(
-    make("dp-gd", budget, data_size=100, dimension=4, steps=2), shard((x[:100], y[:100])),
-    key=dpjax.random_key(), progress=False))
 """
     first, second = on_processes(program)
     assert first == second
@@ -101,7 +96,22 @@ found["few"] = bits(dpjax.run(
     assert len(ledger.entries) == 2  # two fit into the budget: the run, and one without checkpoint
 
 
-@pytest.mark.parametrize("victim", mostly_ci([0, 1], daily=[1]))
+@pytest.mark.ci
+def test_c14_without_a_place_process_0_has_the_key_too():
+    program = """
+import os
+os.environ["DPJAX_SECRET"] = "shared by both processes"
+found["solve"] = bits(dpjax.solve(algorithm("dp-gd"), shard((x, y)), key=dpjax.random_key()))
+found["few"] = bits(dpjax.run(
+    make("dp-gd", budget, data_size=100, dimension=4, steps=2), shard((x[:100], y[:100])),
+    key=dpjax.random_key(), progress=False))
+"""
+    first, second = on_processes(program)
+    assert first == second
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("victim", [0, 1])
 def test_c14_a_killed_process_ends_the_other_and_the_same_commands_go_on(tmp_path, victim):
     places = ["--checkpoint", str(tmp_path / "run"), "--ledger", str(tmp_path / "ledger")]
     training = ["run", "dp-gd", "--steps", "500", "--seed", "7", "--save"]
@@ -160,6 +170,7 @@ def test_options_that_do_not_fit_are_refused(words, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.ci
 def test_what_is_not_joined_ends_in_time():
     """Without a cluster, and where no process 0 answers, so that JAX aborts."""
     alone = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", "2", "--process", "1"]
