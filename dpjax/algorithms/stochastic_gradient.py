@@ -55,7 +55,7 @@ def dp_sgd(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
+    steps = _validate.int32_count("steps", base.STEPS if steps is None else steps)
     query = base.calibrated_query(
         problem, GradientQuery, steps, batch_size, max_batch_size, clip_norm=clip
     )

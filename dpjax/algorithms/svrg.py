@@ -23,7 +23,7 @@ class SvrgState(NamedTuple):
 
     params: Params
     anchor: Params
-    """The point of this epoch where the gradient was asked of all records."""
+    """The point of this epoch at which the gradient of all records was released."""
     gradient: Params
     """The noisy gradient at the anchor, without the regularizer."""
     average: Params
@@ -42,12 +42,12 @@ class SvrgInfo(NamedTuple):
     step_norm: Array
     """Length of the step taken."""
     distance: Array
-    """From the anchor to where the difference was asked, whose noise grows with it to a maximum."""
+    """From anchor to iterate; the noise on the difference grows with it, up to a maximum."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SvrgEpochs(base.Algorithm):
-    """The steps of algorithms 1 and 2; a subclass says in ``estimate`` what they ask.
+    """The steps of algorithms 1 and 2; a subclass implements ``estimate``, which asks the queries.
 
     In the paper's notation, ``epochs`` is T, ``epoch_length`` m and ``step_size`` eta.
     """
@@ -187,8 +187,8 @@ def dp_svrg(
       steps: inner steps in all, instead of ``epochs``; the last epoch may then end early.
       batch_size: by default n / (2 m), at least 128 (or n) and at most 16,384, so that the steps of
         an epoch read as much as its anchor.
-      step_size: eta; by default 1 / L, for batches below 32 records b / (32 L). Of one above the
-        theorem's bound a ``UserWarning`` tells.
+      step_size: eta; by default 1 / L, for batches below 32 records b / (32 L). A
+        ``UserWarning`` is issued above the theorem's bound, min(1 / L, b / (12 L)).
       smoothness: L of the data term; by default the objective's constant. Clipping enforces it.
       strong_convexity: mu; by default the regularizer's.
       anchor_share: fraction of the squared mu of Gaussian privacy that the anchors spend.
@@ -199,11 +199,11 @@ def dp_svrg(
     Privacy: releases T clipped mean gradients and, at every inner step, the clipped difference to
       the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered.
 
-    Reference: Wang, Ye and Xu (2017), algorithm 1 and theorem 4.2, with the noise split in two:
-      in one piece it has to hide the anchor's exact gradient at every step, and the paper's formula
-      for it is not private. For batches the
-      variance in inequality (4) is divided by b, as in Konecny, Liu, Richtarik and Takac,
-      "Mini-batch semi-stochastic gradient descent in the proximal setting" (2016).
+    Reference: Wang, Ye and Xu (2017), algorithm 1 and theorem 4.2. Noise is added to anchor and
+      difference separately: noise on v_t alone would have to hide the anchor's exact gradient at
+      every step, and the paper's formula for it is not private. For batches the variance in
+      inequality (4) is divided by b, as in Konecny, Liu, Richtarik and Takac, "Mini-batch
+      semi-stochastic gradient descent in the proximal setting" (2016).
 
     >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
@@ -214,28 +214,30 @@ def dp_svrg(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     sizes = (batch_size, max_batch_size, anchor_share)
-    asked = theory.asked(objective, clip_norm, smoothness, *sizes)
+    settings = theory.settings_of(objective, clip_norm, smoothness, *sizes)
     mu = theory.strong_convexity(objective, strong_convexity)
     length = _validate.optional_count("epoch_length", epoch_length)
     # The default batch depends on the length, the length on the step size, and the step size on the
     # batch: a first step size without a batch breaks the cycle.
-    usual = length
-    if usual is None:
-        first = theory.first_step_size(asked, step_size)
-        usual = 2 / (first * theory.needed(objective, mu, "epoch_length"))
-    asked = asked.sized(problem.data_size, usual)
+    typical_length = length
+    if typical_length is None:
+        initial_step_size = theory.first_step_size(settings, step_size)
+        typical_length = 2 / (initial_step_size * theory.needed(objective, mu, "epoch_length"))
+    settings = settings.sized(problem.data_size, typical_length)
     # By theorem 4.2 eta is at most b / (12 L), but inequality (4) has solutions only below b / (24
     # L); hence the 32.
-    eta = theory.step_size(asked, problem.data_size, step_size, (12, 32))
+    eta = theory.step_size(settings, problem.data_size, step_size, (12, 32))
     if length is None:
-        length = theory.contracting_length(asked, problem.data_size, eta, mu)
+        length = theory.contracting_length(settings, problem.data_size, eta, mu)
     if steps is None and epochs is None:
         gap = base.initial_gap(objective, initial_gap)
-        noise = theory.noise(problem, asked.clip_norm) ** 2 / theory.needed(objective, mu, "epochs")
+        noise = theory.noise(problem, settings.clip_norm) ** 2 / theory.needed(
+            objective, mu, "epochs"
+        )
         epochs = max(1, math.ceil(math.log2(max(gap / noise, 1.0))))
     steps = theory.all_steps(epochs, steps, lambda count: count * length)
     fields = {"step_size": eta, "epoch_length": length, "doubling": False}
-    return _configured(problem, asked, steps, fields)
+    return _configured(problem, settings, steps, fields)
 
 
 def dp_svrg_plus_plus(
@@ -281,35 +283,36 @@ def dp_svrg_plus_plus(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     sizes = (batch_size, max_batch_size, anchor_share)
-    asked = theory.asked(objective, clip_norm, smoothness, *sizes)
+    settings = theory.settings_of(objective, clip_norm, smoothness, *sizes)
     if steps is None and epochs is None:
         gap = base.initial_gap(objective, initial_gap)
-        ratio = gap / theory.noise(problem, asked.clip_norm)
+        ratio = gap / theory.noise(problem, settings.clip_norm)
         epochs = max(1, math.ceil(math.log2(max(ratio, 1.0))))
     length = _validate.optional_count("epoch_length", epoch_length)
 
-    def planned(length: int) -> int:
-        # m times 2 + 4 + ... + 2^T.
-        return theory.all_steps(epochs, steps, lambda count: (2 ** (count + 1) - 2) * length)
+    def total_steps(length: int) -> int:
+        # m times 2 + 4 + ... + 2^T; 31 epochs have more steps than are allowed, as have all above.
+        return theory.all_steps(epochs, steps, lambda T: (2 ** (min(T, 31) + 1) - 2) * length)
 
-    first = length or math.ceil(1 / theory.first_step_size(asked, step_size))
+    initial_length = length or math.ceil(1 / theory.first_step_size(settings, step_size))
+    total = total_steps(initial_length)
     # The average over epochs, because their lengths differ by powers of 2.
-    usual = planned(first) / theory.epochs_of(planned(first), first, True)
-    asked = asked.sized(problem.data_size, usual)
-    eta = theory.step_size(asked, problem.data_size, step_size, (13, 13))
+    typical_length = total / theory.epochs_of(total, initial_length, True)
+    settings = settings.sized(problem.data_size, typical_length)
+    eta = theory.step_size(settings, problem.data_size, step_size, (13, 13))
     length = length or math.ceil(1 / eta)
     fields = {"step_size": eta, "epoch_length": length, "doubling": True}
-    return _configured(problem, asked, planned(length), fields)
+    return _configured(problem, settings, total_steps(length), fields)
 
 
 def _configured(
-    problem: base.Problem, asked: theory.Asked, steps: int, fields: dict[str, Any]
+    problem: base.Problem, settings: theory.Settings, steps: int, fields: dict[str, Any]
 ) -> VarianceReduced:
     fields["step_size"] = base.positive_leaf("step_size", fields["step_size"])
     # Theory chooses T: rounded up to a power of 2, similar plans share one program.
     fields |= problem.plan(steps, max(1 << (steps - 1).bit_length(), base.MAX_STEPS))
     epochs = theory.epochs_of(steps, fields["epoch_length"], fields["doubling"])
-    anchor, difference = theory.split_queries(problem, asked, steps, epochs)
+    anchor, difference = theory.split_queries(problem, settings, steps, epochs)
     algorithm = VarianceReduced(anchor=anchor, difference=difference, **fields)
     # Close to the anchor the noise of a difference is smaller than the event says.
     base.check_noise(difference.event(steps), LEAST)

@@ -16,7 +16,7 @@ from dpjax.oracles import AnchorQuery, DifferenceQuery, check_batch_size, poisso
 _BATCHES = 128, 16_384
 
 
-class Asked(NamedTuple):
+class Settings(NamedTuple):
     """The numbers of both queries."""
 
     clip_norm: float
@@ -25,7 +25,7 @@ class Asked(NamedTuple):
     max_batch_size: int | None
     anchor_share: float
 
-    def sized(self, data_size: int, steps_of_a_pass: float) -> "Asked":
+    def sized(self, data_size: int, steps_of_a_pass: float) -> "Settings":
         """Returns these with a batch size, at whose default so many steps read as one pass does."""
         size = self.batch_size
         if size is None:
@@ -40,14 +40,14 @@ class Asked(NamedTuple):
         return 0.0 if size == data_size else 1 / size
 
 
-def asked(
+def settings_of(
     objective: Objective,
     clip_norm: float | None,
     smoothness: float | None,
     batch_size: int | None,
     max_batch_size: int | None,
     anchor_share: float,
-) -> Asked:
+) -> Settings:
     """Returns the numbers of both queries, by default the objective's constants."""
     _ = objective.prox  # raises where there is none
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
@@ -55,7 +55,7 @@ def asked(
     smoothness = base.required("smoothness", smoothness, usual, objective)
     smooth = base.positive_leaf("smoothness", smoothness)
     fraction = _validate.open_unit("anchor_share", anchor_share)
-    return Asked(clip, smooth, batch_size, max_batch_size, fraction)
+    return Settings(clip, smooth, batch_size, max_batch_size, fraction)
 
 
 def strong_convexity(objective: Objective, given: float | None) -> float | None:
@@ -75,15 +75,15 @@ def needed(objective: Objective, mu: float | None, argument: str) -> float:
     return mu
 
 
-def first_step_size(asked: Asked, given: float | None) -> float:
+def first_step_size(settings: Settings, given: float | None) -> float:
     """Returns eta as far as it is known before the batch: the given one, or 1 / L."""
-    return 1 / asked.smoothness if given is None else _validate.normal("step_size", given)
+    return 1 / settings.smoothness if given is None else _validate.normal("step_size", given)
 
 
-def step_size(asked: Asked, data_size: int, given: float | None, factors: tuple[int, int]) -> float:
+def step_size(settings: Settings, n: int, given: float | None, factors: tuple[int, int]) -> float:
     """Returns eta, by default below the bound of the theorem so that (4) has a solution."""
-    variance = asked.variance(data_size)
-    most, usual = (1 / (asked.smoothness * max(1.0, factor * variance)) for factor in factors)
+    variance = settings.variance(n)
+    most, usual = (1 / (settings.smoothness * max(1.0, factor * variance)) for factor in factors)
     if given is None:
         return usual
     # Privacy does not depend on it: a warning, not an error.
@@ -96,9 +96,9 @@ def step_size(asked: Asked, data_size: int, given: float | None, factors: tuple[
     return given
 
 
-def contracting_length(asked: Asked, data_size: int, step_size: float, mu: float | None) -> int:
+def contracting_length(settings: Settings, n: int, step_size: float, mu: float | None) -> int:
     """Returns the least m of inequality (4), with 8 eta L divided by the batch size."""
-    theta = 8 * step_size * asked.smoothness * asked.variance(data_size)
+    theta = 8 * step_size * settings.smoothness * settings.variance(n)
     if theta >= 1 / 3:
         raise ValueError(
             f"no epoch_length satisfies inequality (4) of theorem 4.2 at step_size={step_size:g}; "
@@ -116,11 +116,17 @@ def noise(problem: base.Problem, clip: float) -> float:
 
 def all_steps(epochs: int | None, steps: int | None, total: Callable[[int], int]) -> int:
     """Returns the inner steps of all epochs."""
-    if steps is None:
-        return total(_validate.positive_int("epochs", epochs))
-    if epochs is not None:
-        raise ValueError(f"give epochs={epochs} or steps={steps}, not both.")
-    return _validate.positive_int("steps", steps)
+    if steps is not None:
+        if epochs is not None:
+            raise ValueError(f"give epochs={epochs} or steps={steps}, not both.")
+        return _validate.int32_count("steps", steps)
+    planned = total(_validate.positive_int("epochs", epochs))
+    if planned >= 2**31:
+        raise ValueError(
+            f"epochs={epochs} have 2^31 steps or more, and steps are numbered by 32 bits: take "
+            "fewer epochs, or a shorter epoch_length."
+        )
+    return planned
 
 
 def epochs_of(steps: int, epoch_length: int, doubling: bool) -> int:
@@ -131,7 +137,7 @@ def epochs_of(steps: int, epoch_length: int, doubling: bool) -> int:
 
 
 def split_queries(
-    problem: base.Problem, asked: Asked, steps: int, epochs: int
+    problem: base.Problem, settings: Settings, steps: int, epochs: int
 ) -> tuple[AnchorQuery, DifferenceQuery]:
     """Returns the gradient at the anchor and the difference to it, calibrated to the budget."""
     budget, n = problem.budget, problem.data_size
@@ -139,18 +145,18 @@ def split_queries(
     # mu^2 of Gaussians is a sum over releases: the anchors spend a fraction of it. The differences,
     # on sampled batches, have no mu, and are calibrated to what the anchors leave.
     multiplier = gaussian_multiplier(budget, epochs, problem.accountant, noise_draws=draws)
-    multiplier = round_up(multiplier / math.sqrt(asked.anchor_share))
+    multiplier = round_up(multiplier / math.sqrt(settings.anchor_share))
     anchor = AnchorQuery(
-        setting=problem.setting, noise_multiplier=multiplier, clip_norm=asked.clip_norm
+        setting=problem.setting, noise_multiplier=multiplier, clip_norm=settings.clip_norm
     )
-    sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.max_batch_size)
+    sampler = poisson_sampler(settings.batch_size or n, n, budget, steps, settings.max_batch_size)
 
     def difference(multiplier: float) -> DifferenceQuery:
         return DifferenceQuery(
             setting=problem.setting.drawn_by(sampler),
             noise_multiplier=multiplier,
-            clip_norm=asked.clip_norm,
-            smoothness=asked.smoothness,
+            clip_norm=settings.clip_norm,
+            smoothness=settings.smoothness,
         )
 
     def event(multiplier: float) -> Event:

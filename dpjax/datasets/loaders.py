@@ -128,7 +128,7 @@ def _undeclared_bounds(table: Table) -> str:
         "ranges read off the data would leak it. Declare each column in a schema, which "
         "`dpjax data FILE --template` begins; or, where all columns hold numbers, write the "
         f"ranges that you know without looking at the data, as {{{named}{more}}}, to a JSON "
-        "file, and pass its path as bounds."
+        "file, and pass its path as bounds, on the command line --bounds FILE."
     )
 
 

@@ -137,8 +137,8 @@ def _schema_of(opened: OpenTable, options: Options) -> Schema:
     if label is None:
         raise ValueError(
             f"label must name the label's column of {source.where}, got None: choose from "
-            f"{few(source.names)}; or declare each column in a schema, which `dpjax data FILE "
-            "--template` begins."
+            f"{few(source.names)}, on the command line --label COLUMN; or declare each column in a "
+            "schema, which `dpjax data FILE --template` begins."
         )
     _validate.choice("column for the label", label, source.names)
     if options.unit is not None:
@@ -190,10 +190,7 @@ class _Encoded:
 
 
 def _encoded(
-    source: Source,
-    scale: Preprocessing,
-    label: ClassLabel | NumberLabel,
-    unit: str | None = None,
+    source: Source, scale: Preprocessing, label: ClassLabel | NumberLabel, unit: str | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Returns rows, labels, and the cells that say whose a record is."""
     wanted, numeric, together = scale.wanted

@@ -35,7 +35,7 @@ class HessianQuery(Query):
     isometric: bool = static(default=True)
 
     name = "hessian"
-    sums_units = True
+    closed_form_for_units = True
     gradients_per_record = 0  # Hessians alone
 
     sums = ClippedSums(reviewed="HessianQuery")
@@ -105,7 +105,7 @@ class JointQuery(Query):
     label: str = static(default="gradient_and_hessian")
 
     quantity = Quantity("isometric")
-    sums_units = True
+    closed_form_for_units = True
 
     sums = ClippedSums(reviewed="JointQuery")
 
@@ -137,10 +137,7 @@ class JointQuery(Query):
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        return (
-            ("gradient", float(self.stddev)),
-            ("hessian", float(self.hessian_stddev)),
-        )
+        return (("gradient", float(self.stddev)), ("hessian", float(self.hessian_stddev)))
 
     def exact(
         self, records: Records, params: Params, mask: Array | None = None, **public: Any

@@ -9,6 +9,7 @@ from jax import lax
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, to_float64
+from dpjax.accounting.release import Quantity
 from dpjax.derivatives import clipped_hessian, flatten
 from dpjax.oracles.query import Records
 from dpjax.oracles.setting import ClippedSums
@@ -56,6 +57,7 @@ class NewtonQuery(ValueQuery):
     dimension: int = static()
 
     name = "newton_direction"
+    quantity = Quantity("newton_direction")
     purpose = "direction"  # pyright: ignore[reportAssignmentType]
     reads = FullBatch
     gradients_per_record = 0  # the Hessian is taken where the gradient was

@@ -22,7 +22,7 @@ class SubspaceQuery(JointQuery):
 
     name = "subspace_gradient_and_hessian"  # pyright: ignore[reportAssignmentType]
     closed_form = False  # pyright: ignore[reportAssignmentType]
-    sums_units = False
+    closed_form_for_units = False
 
     sums = ClippedSums(reviewed="SubspaceQuery")
 

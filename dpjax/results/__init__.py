@@ -2,12 +2,7 @@
 
 from dpjax.results.coefficients import Coefficients
 from dpjax.results.persistence import SavedSolution, load, save
-from dpjax.results.prediction import (
-    PredictedRows,
-    PredictedTable,
-    predict_table,
-    training_rows,
-)
+from dpjax.results.prediction import PredictedRows, PredictedTable, predict_table, training_rows
 from dpjax.results.solution import Description, Solution
 
 __all__ = [

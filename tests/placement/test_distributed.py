@@ -114,7 +114,7 @@ def program(name, mesh):
     start = sharding.replicate((jax.random.key(0), jnp.zeros(4)), data)
     given = algorithm(name)
     solve = dpjax.driver.program._solve
-    return solve.lower(given, data, *start, unit="row", unit_rows=False).compile()
+    return solve.lower(given, data, *start, unit="row", bounded_rows=False).compile()
 
 
 for name in ("dp-tr", "dp-adam"):
