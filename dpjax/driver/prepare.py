@@ -16,18 +16,17 @@ from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.distributed import mesh_of
 from dpjax.driver.asking import check_questions
-from dpjax.driver.checks import check_alike, check_data
+from dpjax.driver.checks import check_alike, check_data, check_devices
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import key_of_first
 from dpjax.driver.loop import describe
-from dpjax.driver.self_test import check_devices
-from dpjax.mechanisms.used_keys import check_traced, guessable
+from dpjax.mechanisms.keys import check_traced, guessable
 from dpjax.placement import processes
 from dpjax.placement.shard import put
 from dpjax.placement.stream import open_readers, shaped
 from dpjax.results.solution import Solution, settled
 
-_MAX_SELF_TEST_SIZE = 2**22  # numbers in a sum
+_MAX_SELF_TEST_SIZE = 2**22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +106,9 @@ def prepare(
     with processes.reaching_others(team):
         key = None if key is None else key_of_first(team, key)
         records = on_device(put(examples, mesh))
-        check_devices(records, _self_test_size(algorithm))
+        # The self-test sums a gradient and Hessian; a gradient alone if those are too large.
+        numbers = algorithm.dimension * (algorithm.dimension + 1)
+        check_devices(records, numbers if numbers <= _MAX_SELF_TEST_SIZE else algorithm.dimension)
     if key is not None:
         check_traced(key, records)
     # Static arguments of the programs; the second decides the scope of a certificate.
@@ -150,9 +151,3 @@ def unpack(data: Dataset | PyTree, algorithm: Algorithm) -> tuple[PyTree, str, b
     if isinstance(data, Dataset):
         return read(data.examples), data.unit, data.max_norm is not None and data.max_norm <= 1
     return read(data), "row", False
-
-
-def _self_test_size(algorithm: Algorithm) -> int:
-    """Returns the size of gradient and Hessian, or of the gradient alone if that is too large."""
-    size = algorithm.dimension * (algorithm.dimension + 1)
-    return size if size <= _MAX_SELF_TEST_SIZE else algorithm.dimension

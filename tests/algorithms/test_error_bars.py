@@ -12,7 +12,7 @@ from scipy import stats
 
 import dpjax
 from dpjax import objectives
-from dpjax.algorithms import error_bars
+from dpjax.algorithms import ErrorBars
 from dpjax.diagnostics import exact_optimum
 
 N, P, RUNS = 3_000, 3, 600
@@ -85,7 +85,7 @@ def bars_of(**more):
         "definite": True,
         "unclipped": True,
     }
-    return error_bars.ErrorBars(**given | more)
+    return ErrorBars(**given | more)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +113,7 @@ def test_the_confidence():
         bars_of().intervals(1.0)
 
 
+@pytest.mark.ci
 def test_which_trainings_have_them():
     data = records(LOSSES["logistic"][0])
     budget = dpjax.PrivacyBudget(3.0, 1e-5)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from factories import Crash, quiet, unit_records
+from factories import Crash, mostly_ci, quiet, unit_records
 from scipy import stats
 
 import dpjax
@@ -203,7 +203,9 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method", mostly_ci(METHODS, ["DPageEM", "DP-SGD-c/t", "a last stage cut short"])
+)
 def test_without_noise_every_method_is_the_papers_loop(method):
     lengths, settings, rates, ons, momentum = METHODS[method]
     algorithm = build(step_size=1.5, momentum=0.8, **settings, **momentum)
@@ -316,6 +318,7 @@ def test_a_random_output_starts_the_next_stage():
     assert len(taken) > 1
 
 
+@pytest.mark.ci
 def test_a_random_output_is_uniform_over_its_stage():
     algorithm = build(stage_steps=(5, 3), output="random")
     keys = jax.random.split(jax.random.key(3), 4000)
@@ -328,6 +331,7 @@ def test_a_random_output_is_uniform_over_its_stage():
         assert stats.chisquare(np.r_[counts[1:-1], 0]).pvalue < LEVEL
 
 
+@pytest.mark.ci
 def test_the_draw_does_not_follow_the_data():
     algorithm = build(steps=STEPS, stages=3, output="random", batch_size=N // 2)
     x, y = records()
@@ -344,6 +348,7 @@ def test_the_draw_does_not_follow_the_data():
     assert np.array_equal(drawn(turned), drawn(wide)) and wide.params.dtype == np.float64
 
 
+@pytest.mark.ci
 def test_a_random_output_resumes_bit_for_bit(tmp_path, crash):
     algorithm = build(steps=STEPS, stages=3, output="random", batch_size=N // 2)
     key = next(
@@ -365,6 +370,7 @@ def test_a_random_output_resumes_bit_for_bit(tmp_path, crash):
 # One program, and its noise.
 
 
+@pytest.mark.ci
 def test_numbers_do_not_compile_anew():
     own = dpjax.objectives.logistic_nonconvex(0.051)
     program._solve.clear_cache()  # another test may have compiled it, of another strength
@@ -390,6 +396,7 @@ def test_numbers_do_not_compile_anew():
     assert program._solve._cache_size() == once + 1
 
 
+@pytest.mark.ci
 def test_settings_sweep_in_one_program():
     algorithms = [
         build(stages=stages, momentum_when=when)
@@ -415,6 +422,7 @@ def test_noise_of_the_papers_runs_under_poisson_batches(epsilon, multiplier):
     assert (release.count, release.sampling) == (14_063, "poisson")
 
 
+@pytest.mark.ci
 def test_the_papers_own_accounting_is_of_a_far_larger_epsilon():
     """Its formula with c2 = 2 at epsilon 8; batches of fixed size would make it larger still."""
     probability = PAPER["batch_size"] / PAPER["data_size"]
@@ -446,6 +454,7 @@ def test_momentum_and_stages_cost_nothing():
     assert len(events) == 1
 
 
+@pytest.mark.ci
 def test_defaults_suit_the_default_problem():
     data = dpjax.datasets.load("randhie")
     objective = dpjax.objectives.logistic_nonconvex(1e-3)

@@ -59,6 +59,7 @@ def test_the_stages_that_are_counted_are_those_that_are_run(steps):
     ]
 
 
+@pytest.mark.ci
 def test_growing_batches_are_booked_and_asked_stage_by_stage(monkeypatch):
     sizes = (100, 900)
     algorithm = build(batch_size=sizes)
@@ -156,6 +157,7 @@ def test_no_step_computes_anything_of_the_size_of_the_data(more, reads):
     assert (max(sizes) >= N * P and blocks > 1) == reads
 
 
+@pytest.mark.ci
 def test_it_learns_in_a_fraction_of_the_reads():
     (x, y), budget = records(), dpjax.PrivacyBudget(4.0, 1e-5)
     solution = dpjax.solve(build(budget, batch_size=300), (x, y), key=KEY)

@@ -152,7 +152,10 @@ def exact_run(lengths, restarts):
 
 @pytest.mark.parametrize(
     ("factory", "lengths"),
-    [(dpjax.dp_svrg, [4, 4, 4]), (dpjax.dp_svrg_plus_plus, [4, 8, 16])],
+    [
+        (dpjax.dp_svrg, [4, 4, 4]),
+        pytest.param(dpjax.dp_svrg_plus_plus, [4, 8, 16], marks=pytest.mark.ci),
+    ],
     ids=["svrg", "svrg++"],
 )
 def test_epochs_anchors_and_averages_are_the_papers(factory, lengths):
@@ -252,6 +255,7 @@ def test_a_clip_norm_whose_noise_at_an_anchor_is_lost_is_refused():
         dpjax.dp_svrg(LOGISTIC, budget, data_size=N, dimension=P, steps=3, clip_norm=1e-25)
 
 
+@pytest.mark.ci
 def test_by_default_steps_read_as_much_as_anchors():
     budget = dpjax.PrivacyBudget(1.0, 1e-7)
     steep = dpjax.Objective(LOGISTIC.loss, regularizer=LOGISTIC.regularizer)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from factories import quiet
+from factories import mostly_ci, quiet
 from scipy import optimize, stats
 
 import dpjax
@@ -39,7 +39,7 @@ def build(objective=None, budget=ALMOST_NO_NOISE, **more):
 # It optimises.
 
 
-@pytest.mark.parametrize("release", ["joint", "separate"])
+@pytest.mark.parametrize("release", mostly_ci(["joint", "separate"], ["joint"]))
 @pytest.mark.parametrize("strength", [0.01, 0.1])
 def test_with_almost_no_noise_it_reaches_the_optimum(release, strength):
     data = bounded_rows()
@@ -67,7 +67,7 @@ def saddle_loss(w, example):
     return example * (w[0] ** 4 / 4 - w[0] ** 2 / 2) + w[1] ** 2 / 2
 
 
-@pytest.mark.parametrize("release", ["joint", "separate"])
+@pytest.mark.parametrize("release", mostly_ci(["joint", "separate"], ["separate"]))
 def test_it_escapes_a_saddle_of_a_plain_loss_where_descent_stays(release):
     objective = dpjax.Objective(saddle_loss)
     records = jnp.ones(N)
@@ -154,6 +154,7 @@ def test_certifying_the_output_is_one_more_release(certify, more, release):
 # The stopping rule.
 
 
+@pytest.mark.ci
 def test_the_paper_schedule_stops_early_at_the_price_of_all_steps():
     objective = dpjax.objectives.logistic_nonconvex()
     schedule = dpjax.paper_schedule(objective)
@@ -176,6 +177,7 @@ def test_the_paper_schedule_stops_early_at_the_price_of_all_steps():
     assert int(stopped.status) == dpjax.Status.STOPPED
 
 
+@pytest.mark.ci
 def test_under_vmap_runs_stop_each_at_its_own_step():
     objective = dpjax.objectives.logistic_nonconvex()
     schedule = dpjax.paper_schedule(objective) | {"radius": 0.3, "final_radius": 0.3}
@@ -233,10 +235,10 @@ SMALL_STEPS = {"steps": 3, "radius": 0.2, "final_radius": 0.1}
 @pytest.mark.parametrize(
     ("make", "more"),
     [
-        (build, SMALL_STEPS | {"damping": 5.0}),
+        pytest.param(build, SMALL_STEPS | {"damping": 5.0}, marks=pytest.mark.ci),
         (build, SMALL_STEPS | {"release": "separate"}),
-        (build, SMALL_STEPS | {"certify": "output"}),
-        (build, SMALL_STEPS | {"stopping_alpha": 0.4}),
+        pytest.param(build, SMALL_STEPS | {"certify": "output"}, marks=pytest.mark.ci),
+        pytest.param(build, SMALL_STEPS | {"stopping_alpha": 0.4}, marks=pytest.mark.ci),
         (descend, {"steps": 3}),
     ],
     ids=["joint, damped", "separate", "output", "stopping", "descent"],
@@ -251,6 +253,7 @@ def test_the_certificate_holds_and_one_without_the_quantile_is_caught(make, more
     assert failed <= allowed < planted
 
 
+@pytest.mark.ci
 def test_the_gradient_bound_is_tight_where_there_is_nothing_but_noise():
     """With null records the norm released is the noise, whose quantile must be the one claimed.
 
@@ -269,6 +272,7 @@ def test_the_gradient_bound_is_tight_where_there_is_nothing_but_noise():
     assert planted > high
 
 
+@pytest.mark.ci
 def test_which_iterate_is_certified():
     data, budget = bounded_rows(), dpjax.PrivacyBudget(1.0, 1e-4)
     last, output, none = (

@@ -90,6 +90,7 @@ def compared(data=None, objective="logistic", seeds=2, **more):
     return Comparison(data or records(), objective, methods, [1.0], delta=1e-3, seeds=seeds, **more)
 
 
+@pytest.mark.ci
 def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path, trainings):
     trainings.stop_at = 2
     with pytest.raises(KeyboardInterrupt):
@@ -111,6 +112,7 @@ def test_an_interrupted_comparison_goes_on_where_it_was(tmp_path, trainings):
     assert trainings.calls == 13
 
 
+@pytest.mark.ci
 def test_what_is_compared_is_what_solve_returns():
     comparison = compared(seeds=1)
     algorithm = comparison.algorithms["one", 1.0]

@@ -17,7 +17,6 @@ from factories import (
     FACTORIES,
     PLAIN,
     PROXIMAL,
-    REFUSES,
     SAME_PROGRAM,
     SAME_QUERY,
     SPIDERS,
@@ -28,6 +27,7 @@ from factories import (
     mostly_ci,
     noisy_norms,
     quiet,
+    refuses,
     solved,
     spent,
 )
@@ -49,6 +49,8 @@ KEY = jax.random.key(7)
 each_algorithm = pytest.mark.parametrize("name", EVERY)
 PROGRAMS = [name for name in EVERY if name not in SAME_PROGRAM]
 each_program = pytest.mark.parametrize("name", PROGRAMS)
+# Of what compiles a large program of each: all of them in CI, all records and batches every day.
+some_programs = pytest.mark.parametrize("name", mostly_ci(PROGRAMS, ["dp-tr", "dp-adam"]))
 QUERIES = [name for name in PROGRAMS if name not in SAME_QUERY]
 each_query = pytest.mark.parametrize("name", QUERIES)
 # One for each kind of carry that the driver cuts in pieces and resumes.
@@ -215,6 +217,7 @@ def test_the_strength_of_a_penalty_is_a_leaf(name):
             assert query.objective.regularizer.strength == float(jnp.float32(strength))
 
 
+@pytest.mark.ci
 def test_a_sweep_of_penalties_is_one_vmap():
     data, strengths = records(), (0.0, 0.1, 1.0)
     algorithms = [
@@ -232,7 +235,7 @@ def test_a_sweep_of_penalties_is_one_vmap():
     assert len(set(multipliers.tolist())) == len(strengths)
 
 
-@each_program
+@some_programs
 def test_a_sweep_of_epsilons_and_keys_is_one_program_with_traced_data_and_params(name):
     """A vmap over algorithms and keys under an outer jit is one program; each run is as alone."""
     sweep, keys = sweep_of(name), jax.random.split(KEY, RUNS)
@@ -253,6 +256,7 @@ def test_a_sweep_of_epsilons_and_keys_is_one_program_with_traced_data_and_params
         assert_close(one, dpjax.solve(algorithm, records(), key=keys[i]))
 
 
+@pytest.mark.ci
 def test_a_sweep_nests_in_seeds():
     sweep, data, seeds = [0.3, 1.0, 5.0], records(), jax.random.split(KEY, 2)
     algorithms = [build("dp-tr", dpjax.PrivacyBudget(eps, 1e-4)) for eps in sweep]
@@ -286,16 +290,17 @@ def test_c7_one_key_one_result_and_another_key_another(name):
     assert noisy_norms(solved(name))[0] != noisy_norms(other)[0]
 
 
-@each_program
+@some_programs
 def test_run_is_solve_bit_for_bit_with_a_bar_and_without(name, capfd):
     for progress in (False, True):
         assert_same(dpjax.run(build(name), records(), key=KEY, progress=progress), solved(name))
         assert (build(name).title in capfd.readouterr().err) == progress
 
 
+@pytest.mark.ci
 @pytest.mark.optimised
 # Of two programs that are optimised apart, and with what follows an odd end.
-@pytest.mark.parametrize("name", mostly_ci(("dp-tr", "dp-adam", "spider"), ["dp-adam"]))
+@pytest.mark.parametrize("name", ("dp-tr", "dp-adam", "spider"))
 def test_run_is_solve_in_more_pieces_than_the_bar_has(name):
     algorithm = build(name, steps=101)
     assert_same(
@@ -348,7 +353,7 @@ def test_an_algorithm_says_its_epsilon_before_it_has_run(name):
 @pytest.mark.parametrize("eps", [0.1, 1.0, 8.0])
 def test_epsilon_is_within_the_budget(name, relation, accountant, eps):
     budget = dpjax.PrivacyBudget(eps, 1e-6, relation)
-    if words := REFUSES.get(name, {}).get((relation, accountant)):
+    if words := refuses(name).get((relation, accountant)):
         with pytest.raises(ValueError, match=words):
             build(name, budget, accountant=accountant)
         return
@@ -408,7 +413,7 @@ def null_runs(name):
     return algorithm, solve_all(name)(all_runs([algorithm] * 3), keys, null, jnp.zeros(P))
 
 
-@each_program
+@some_programs
 def test_a_training_on_null_records_alone_is_told_by_its_noisy_answers(name):
     """The remark is missed once in 1,000 runs: more often by chance with probability LEVEL.
 
@@ -436,7 +441,7 @@ def test_a_training_that_learns_is_not_called_noise(name, monkeypatch):
     assert dpjax.solve(quiet(build(name)), records(), key=KEY).remarks == []
 
 
-@each_program
+@some_programs
 def test_the_noise_added_is_the_noise_accounted(name):
     """Null records contribute nothing, so every released gradient is its noise alone.
 
@@ -495,7 +500,7 @@ def test_every_answer_has_the_stddev_its_release_names(name, relation):
 
     Under zero-out the noise of whole runs is held against the accounting above.
     """
-    if (relation, "pld") in REFUSES.get(name, {}):
+    if (relation, "pld") in refuses(name):
         return  # no noise: tested above
     algorithm = build(name, dpjax.PrivacyBudget(1.0, 1e-4, relation))
     keys = jax.random.split(jax.random.key(12), 4000)
@@ -709,7 +714,7 @@ def solve_plain(name, data, key=KEY):
     return dpjax.solve(algorithm, data, key=key, params=tree_start()).params
 
 
-@each_program
+@some_programs
 def test_a_pytree_of_parameters_and_a_plain_loss(name):
     # Of one run on so few records an order may be unlucky.
     keys = jax.random.split(jax.random.key(8), 5)
@@ -735,7 +740,7 @@ def test_a_plain_loss_drops_records_that_are_not_finite(name, value):
 
 
 @pytest.mark.parametrize("x64", [False, True])
-@each_program
+@some_programs
 def test_the_result_has_the_dtype_of_the_parameters_whatever_the_data(name, x64):
     """Under x64 a float32 data set with default parameters used to break the loop's types."""
     with jax.enable_x64(x64):

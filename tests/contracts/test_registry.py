@@ -69,6 +69,7 @@ def python(folder, *arguments):
     )
 
 
+@pytest.mark.ci
 def test_a_new_algorithm_is_one_file_and_one_row(copy):
     written = python(copy, "tests/house/test_tables.py", "--write")
     assert written.returncode == 0, written.stderr

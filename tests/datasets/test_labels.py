@@ -188,6 +188,7 @@ def test_three_classes_are_refused_by_what_tells_two_apart(call, tmp_path, bound
         assert status == 2 and "is a loss for two labels, but the data declare 3" in err
 
 
+@pytest.mark.ci
 def test_a_column_of_booleans_needs_no_declaration_and_what_counts_is_said(call, tmp_path):
     path = tmp_path / "table.npz"
     x = np.random.default_rng(0).uniform(size=(200, 1))
@@ -334,6 +335,7 @@ def fitted(data, **more):
     )
 
 
+@pytest.mark.ci
 def test_cross_entropy_takes_the_two_classes_of_a_table(tmp_path):
     path = table(tmp_path, ("No", "Yes"))
     data = load(path, label="churned", bounds=BOUNDS, classes=("No", "Yes"), intercept=True)

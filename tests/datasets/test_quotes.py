@@ -6,11 +6,12 @@ import random
 
 import numpy as np
 import pytest
+from factories import mostly_ci
 
 import dpjax
 from dpjax.cli.main import main
 from dpjax.datasets import check, load, template
-from dpjax.datasets.csv_files import CsvFile
+from dpjax.datasets.sources import CsvFile
 
 SCHEMA = {
     "label": {"column": "y", "classes": [0, 1]},
@@ -167,9 +168,10 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS.keys())
-def test_c75_lines_that_leave_a_quote_open_are_flagged(words, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("way", mostly_ci(WORDS, WORDS.keys() - {"dry run"}))
+def test_c75_lines_that_leave_a_quote_open_are_flagged(way, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    words = WORDS[way]
     write(tmp_path / "t.csv", table(NOTES * 60))
     write(tmp_path / "s.toml", TOML.format(breaks=""))
     assert main(words) == 1

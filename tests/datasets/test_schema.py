@@ -1073,6 +1073,7 @@ def test_from_a_file_to_a_model_by_messages_alone(tmp_path, capsys, monkeypatch)
     assert set(dpjax.load("model").predict("people.csv")) <= {"no", "yes"}
 
 
+@pytest.mark.ci
 def test_the_command_line_protects_persons_and_takes_numbers(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "people.csv", csv_text())

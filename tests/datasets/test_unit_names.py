@@ -183,6 +183,7 @@ def test_bad_types_of_ids(given, message, tmp_path):
         datasets.group((np.zeros(2),), np.zeros(2, "M8[D]"), 1, unit_type="number")
 
 
+@pytest.mark.ci
 def test_the_command_line_takes_the_type_of_the_ids(tmp_path, capsys):
     table = str(held_as("csv", ["007", "007", "008", "7"], tmp_path))
     (tmp_path / "b.json").write_text('{"x": [0, 1]}')

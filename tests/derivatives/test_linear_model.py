@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import mostly_ci
 
 from dpjax.derivatives import (
     clipped_grad,
@@ -65,8 +66,11 @@ def all_sums(loss, params, batch, mask=None):
 # and what is computed in float64 is the same for all losses.
 @pytest.mark.parametrize(
     "name, n, x64",
-    [(name, 50, False) for name in PHIS]
-    + [("logistic", 1, False), ("odd", 50, True), ("logistic", 1, True)],
+    mostly_ci(
+        [(name, 50, False) for name in PHIS]
+        + [("logistic", 1, False), ("odd", 50, True), ("logistic", 1, True)],
+        [("logistic", 50, False), ("odd", 50, False), ("odd", 50, True)],
+    ),
 )
 def test_closed_form_equals_the_general_path(name, n, x64):
     with jax.enable_x64(x64):
@@ -100,7 +104,10 @@ def difference(loss, params, batch, mask):
 # What is computed in float64 is the same for all losses of as many scores.
 @pytest.mark.parametrize(
     "name, x64",
-    [*((name, False) for name in OTHERS), ("softmax", True), ("least squares", True)],
+    mostly_ci(
+        [*((name, False) for name in OTHERS), ("softmax", True), ("least squares", True)],
+        [("softmax", False), ("huber", False), ("softmax", True)],
+    ),
 )
 def test_the_closed_form_of_other_scores_equals_the_general_path(name, x64):
     objective, labels = OTHERS[name]
@@ -142,7 +149,7 @@ def test_c19_c21_no_record_of_several_scores_exceeds_the_clip_norm(scale):
     assert scale != 1 or max(norms) > 0.99 * WEIGHTS["clip_norm"]
 
 
-@pytest.mark.parametrize("off", [-1, 0, 1])
+@pytest.mark.parametrize("off", mostly_ci([-1, 0, 1], [1]))
 def test_ragged_tails(off):
     n = 4096 + off
     batch, params = make(n)

@@ -236,7 +236,7 @@ F32, F64 = np.float32, np.float64
     ("p", "dtype"),
     sizes((1, F32), (1, F64), (2, F64), (3, F32), daily=[(1, F32), (2, F64)]),
 )
-@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.parametrize("kind", mostly_ci(ROWS, ["one score", "any loss"]))
 def test_c71_no_numbers_of_one_record_move_a_sum_by_more_than_its_sensitivity(kind, p, dtype):
     with jax.enable_x64(dtype == F64):
         check(ROWS[kind], *persons(p, None, dtype), p, dtype)
@@ -249,7 +249,7 @@ def test_c71_no_numbers_of_one_record_move_a_sum_by_more_than_its_sensitivity(ki
         daily=[(1, 3, F32), (3, 2, F64)],
     ),
 )
-@pytest.mark.parametrize("kind", UNITS)
+@pytest.mark.parametrize("kind", mostly_ci(UNITS, ["one score, sum", "any loss"]))
 def test_c71_no_numbers_of_one_person_move_a_sum_by_more_than_its_sensitivity(kind, p, rows, dtype):
     with jax.enable_x64(dtype == F64):
         check(UNITS[kind], *persons(p, rows, dtype), p, dtype)
@@ -288,7 +288,7 @@ SPEC.loader.exec_module(SEARCH)
 PROGRAMS = [name for name in ALL if name not in SAME_PROGRAM]
 
 
-@pytest.mark.parametrize("name", mostly_ci(PROGRAMS, ["dp-tr", "dp-adam", "dp-svrg", "spider"]))
+@pytest.mark.parametrize("name", mostly_ci(PROGRAMS, ["dp-tr", "dp-adam"]))
 def test_c71_no_question_of_an_algorithm_moves_by_more_than_its_sensitivity(name):
     kind = "rows" if ALL[name].one_release else "units"
     # At 0 the slope of a margin loss is half of its bound.

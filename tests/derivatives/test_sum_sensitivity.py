@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import mostly_ci
 
 import dpjax
 from dpjax import transforms
@@ -60,7 +61,7 @@ def movement(total, relation, values):
 
 
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one", "add_or_remove_one"])
-@pytest.mark.parametrize("n", [10**3, 10**4, 10**5, 10**6])
+@pytest.mark.parametrize("n", mostly_ci([10**3, 10**4, 10**5, 10**6], [10**3, 10**6]))
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_c58_no_record_moves_a_sum_by_more_than_its_sensitivity(dtype, n, relation):
     """All records point one way, with a norm that is rounded at every size of the sum."""

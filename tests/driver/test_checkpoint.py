@@ -105,7 +105,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(name, step, places, crash):
     assert Ledger.read(places["ledger"]).remaining == left
 
 
-@each_program
+@pytest.mark.parametrize("name", mostly_ci(PROGRAMS, ["dp-tr", "dp-adam", "dp-svrg", "spider"]))
 def test_a_finished_run_gives_its_solution_again(name, places):
     first = run(name, **places)
     before = places["ledger"].read_bytes() if "ledger" in places else None
@@ -151,6 +151,7 @@ def test_a_run_that_stopped_early_resumes_as_stopped(tmp_path):
     assert_same_bits(stopping(checkpoint=tmp_path / "c", key=None), first)
 
 
+@pytest.mark.ci
 def test_a_tree_of_parameters_resumes(tmp_path, crash):
     objective = dpjax.Objective(lambda w, e: (w["a"] @ e[0] + w["b"] - e[1]) ** 2)
     algorithm = build(objective=objective, dimension=P + 1, clip_norm=1.0, step_size=0.1)
@@ -216,7 +217,7 @@ def test_nothing_is_asked_before_the_intent_and_the_key_are_on_the_disk(places, 
     assert seen[-1] == "ledger"
 
 
-@pytest.mark.parametrize("fail", ["write", "fsync", "replace"])
+@pytest.mark.parametrize("fail", mostly_ci(["write", "fsync", "replace"], ["fsync"]))
 @pytest.mark.parametrize("spared", range(12))
 def test_a_disk_that_fails_at_any_moment_releases_nothing_unbooked(
     fail, spared, places, monkeypatch, crash
@@ -438,6 +439,7 @@ def digest(name):
     return loop.describe(build(name), records(), jnp.zeros(P)).digest
 
 
+@pytest.mark.ci
 def test_equal_settings_and_optimizers_have_equal_hashes_in_every_process():
     source = (
         f"import sys; sys.path[:0] = {sys.path!r}; "

@@ -292,6 +292,7 @@ def test_c54_the_attack_on_one_key_for_two_losses_fails():
     np.testing.assert_allclose(2 * ((mean + noise) - (mean / 2 + noise)), mean, atol=1e-5)
 
 
+@pytest.mark.ci
 def test_c54_a_change_of_an_attribute_or_a_module_is_trained_on(monkeypatch):
     """JAX would go on with what it compiled: the old loss, under a ledger that names the new."""
     traced = []
@@ -435,6 +436,7 @@ def test_a_loss_of_a_dictionary_without_params_says_what_is_missing():
     assert dpjax.solve(algorithm, records(), key=KEY, params=params).params["slope"].shape == (P,)
 
 
+@pytest.mark.ci
 def test_another_call_traces_a_loss_of_the_user_anew_and_none_of_dpjax(monkeypatch):
     data, traced = records(), []
     trace = configuration.trace

@@ -10,6 +10,7 @@ from unittest import mock
 import joblib
 import numpy as np
 import pytest
+from factories import mostly_ci
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning
@@ -27,7 +28,6 @@ from dpjax.estimators import (
     DPRobustRegression,
     arrays,
     base,
-    rows,
 )
 
 # Toy tables: noise drowns their gradients, as a warning then says.
@@ -64,7 +64,7 @@ class ReadsLabels(OneShape, DPLogisticRegression):
     """Takes the labels from the data, which the checks cannot declare: NOT PRIVATE."""
 
     def _encode(self, y):
-        found = np.unique(arrays.labels(y).cells)
+        found = np.unique(arrays.labels(y)[0])
         with mock.patch.object(self, "classes", (0.0, 1.0) if found.dtype.kind == "f" else found):
             return super()._encode(y)
 
@@ -136,7 +136,7 @@ KINDS = ("missing", "infinite", "no number", "label", "label that is NaN", "labe
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_strange_record_is_no_error_and_contributes_nothing(kind):
-    scaling = rows.declare(None, 1.5, True, 2)
+    scaling = arrays.declare(None, 1.5, True, 2)
     x, y = strange(kind)
     found = make().fit(x, y).coef_
     x, y = problem()
@@ -267,7 +267,7 @@ def test_rows_have_norm_at_most_one_and_the_array_is_left_alone(declared, interc
     x = (rng.standard_normal((500, 4)) * 10.0 ** rng.integers(-30, 30, (500, 1))).astype(np.float32)
     x[0] = 0
     before = x.copy()
-    found = rows.declare(*declared, intercept, 4).rows(x)
+    found = arrays.declare(*declared, intercept, 4).rows(x)
     assert found.shape == (500, 4 + intercept)
     assert found.dtype == np.float32
     assert np.linalg.norm(found.astype(float), axis=1).max() <= 1 + 1e-6
@@ -321,6 +321,7 @@ def test_the_default_penalty_falls_with_epsilon_in_one_program():
     np.testing.assert_allclose(found, [2 / (60 * 0.5), 2 / (60 * 50.0)], rtol=1e-6)
 
 
+@pytest.mark.ci
 def test_several_fits_without_a_ledger_say_so(monkeypatch, tmp_path):
     monkeypatch.setattr(base, "_unbooked", [])
     model = make().fit(*problem())
@@ -523,7 +524,9 @@ def regression(**more):
     return DPLinearRegression(**{"epsilon": 100.0} | given | more)
 
 
-@pytest.mark.parametrize("estimator", [DPLinearRegression, DPRobustRegression])
+@pytest.mark.parametrize(
+    "estimator", mostly_ci([DPLinearRegression, DPRobustRegression], [DPLinearRegression])
+)
 def test_the_guarantee_of_a_regression_names_labels_in_their_own_units(estimator):
     x, y = numbers()
     model = estimator(target_bounds=(0, 5), bounds=(-10, 10), random_state=0).fit(x, y)
@@ -554,7 +557,10 @@ def test_a_target_out_of_its_range_contributes_nothing(bad):
     assert (found.coef_ != regression().fit(*numbers()).coef_).all()
 
 
-@pytest.mark.parametrize(("loss", "scale"), [("huber", 10.0), ("tukey", 40.0), ("welsch", None)])
+@pytest.mark.parametrize(
+    ("loss", "scale"),
+    mostly_ci([("huber", 10.0), ("tukey", 40.0), ("welsch", None)], [("tukey", 40.0)]),
+)
 def test_a_robust_regression_leaves_outliers_out(loss, scale):
     x, y = numbers()
     y[::5] = 100.0

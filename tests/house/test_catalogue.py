@@ -1,6 +1,7 @@
 """Every row of the catalogue of failures has a test that carries its number, or a line why not."""
 
 import ast
+import functools
 import pathlib
 import re
 
@@ -16,6 +17,7 @@ def numbers(name):
     return {int(number) for number in re.findall(r"\d+", found[1])} if found else set()
 
 
+@functools.cache
 def written():
     names = set()
     for path in TESTS.rglob("test_*.py"):

@@ -13,6 +13,7 @@ import tomllib
 import types
 
 import pytest
+from factories import mostly_ci
 
 import dpjax
 from dpjax.cli import main
@@ -73,7 +74,23 @@ def parsed(words):
         return stop.code == 0  # --version
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name_of)
+WITH_CODE = [page for page in PAGES if blocks(page)]
+# Pages whose trainings take longest; what they call is tested elsewhere.
+LONG = ["audits", "experiments", "own-table", "quickstart", "resume", "scikit-learn"]
+LONG += ["networks", "sharp-edges", "tuning", "your-own"]
+DAILY = [page for page in WITH_CODE if page.stem not in LONG]
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
+def test_the_code_of_a_page_can_be_read(page):
+    for block in blocks(page):
+        if block["kind"] == "python":
+            compile(block["code"], page, "exec")
+        else:
+            assert all(parsed(words) for words, _ in commands(block))
+
+
+@pytest.mark.parametrize("page", mostly_ci(WITH_CODE, DAILY), ids=name_of)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text, names = page.read_text(), {"__name__": page.stem}

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import mostly_ci
 
 import dpjax
 from dpjax import diagnostics, objectives
@@ -25,6 +26,7 @@ BUILD = {
 }
 EVERY = list(BUILD)
 each_problem = pytest.mark.parametrize("name", EVERY)
+some_problems = pytest.mark.parametrize("name", mostly_ci(EVERY, ["pca", "low-rank"]))
 
 
 def records(n=300, seed=0):
@@ -101,7 +103,7 @@ def test_the_problems_are_even(name):
     assert mean_loss(objective, params, examples) == mean_loss(objective, -params, examples)
 
 
-@each_problem
+@some_problems
 def test_the_minimum_is_stationary_and_below_the_saddle(name):
     objective, examples = BUILD[name](), records()
     saddle, minimum, halfway = landscape_of(name)
@@ -114,7 +116,7 @@ def test_the_minimum_is_stationary_and_below_the_saddle(name):
     assert minimum.min_eigenvalue > (-1e-9 if name == "low-rank" else 1e-3)
 
 
-@each_problem
+@some_problems
 @pytest.mark.parametrize("label", [0.5, 7.0, np.nan])
 def test_records_that_training_drops_count_in_n_alone(name, label):
     objective, (x, y) = BUILD[name](), records()
@@ -273,7 +275,7 @@ def test_the_gap_at_the_start_is_bounded(name):
     assert 0 < saddle.value - minimum.value <= bound
 
 
-@each_problem
+@some_problems
 def test_the_trust_region_escapes(name):
     """At epsilon 8 the noise is far below the curvature; the keys are fixed."""
     objective, examples = BUILD[name](), tuple(map(np.float32, records(3_000)))
@@ -289,6 +291,7 @@ def test_the_trust_region_escapes(name):
     assert found == [True, False, False]
 
 
+@pytest.mark.ci
 @pytest.mark.computes
 def test_the_trust_region_leaves_the_welsch_saddle_in_five_iterations(real_data):
     """Default settings, epsilon 0.2, the noise of all 32 steps, of 5 fixed keys one may stay.

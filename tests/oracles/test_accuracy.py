@@ -241,6 +241,7 @@ def plain():
     return dpjax.dp_gradient_descent(LOGISTIC, BUDGET, data_size=N, dimension=P, steps=4)
 
 
+@pytest.mark.ci
 def test_the_command_line_prints_and_writes_the_estimate(capsys, tmp_path):
     file = tmp_path / "out.json"
     argv = ["run", "dp-gd", "--steps", "3", "--estimate", "0.1", "--json", str(file)]

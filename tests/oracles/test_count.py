@@ -196,6 +196,7 @@ def test_where_n_is_private_more_than_were_declared_may_count():
     assert low > 1 and high > 2 * 0.9 and not solution.remarks
 
 
+@pytest.mark.ci
 def test_with_an_accuracy_both_are_in_one_event_one_file_and_one_report(tmp_path):
     made = functools.partial(dpjax.with_accuracy, functools.partial(toy, "dp-gd"), epsilon=0.5)
     algorithm = dpjax.with_count(made, LOUD)
@@ -258,6 +259,7 @@ def test_what_cannot_be_counted_is_refused(call, message):
         call()
 
 
+@pytest.mark.ci
 def test_the_command_line_counts_and_says_it_everywhere(capsys, tmp_path):
     x, y = (np.tile(each, (20,) + (1,) * (each.ndim - 1)) for each in half())
     np.savez(tmp_path / "table.npz", x=x, y=np.nan_to_num(y, nan=3))

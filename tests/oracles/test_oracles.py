@@ -1,12 +1,10 @@
 """The door to the data: one record moves an answer by its sensitivity, and noise always comes."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from factories import make
+from factories import make, mostly_ci
 
 import dpjax
 from dpjax.accounting import RELATIONS, records_moved
@@ -64,7 +62,7 @@ PUBLIC = {
 }
 
 
-@functools.partial(jax.jit, static_argnames="query")
+@jax.jit
 def ask(query, key, records, params):
     """An answer, asked with what the query wants beside the parameters."""
     return query.answer(key, bind(query, records), params, **PUBLIC.get(type(query), {}))
@@ -79,7 +77,7 @@ def weighted(query, answer):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("relation", mostly_ci(RELATIONS, ["zero_out", "replace_one"]))
 def test_c29_one_record_moves_a_whole_answer_by_its_sensitivity(name, relation):
     """Gradient and Hessian of one sample are one vector: clipped apart they would move sqrt(2)."""
     query = queries(relation)[name]
@@ -108,7 +106,7 @@ def test_c38_an_empty_sum_is_answered_with_all_its_noise(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("rows", [1, N, 5 * N])
+@pytest.mark.parametrize("rows", mostly_ci([1, N, 5 * N], [5 * N]))
 def test_c39_the_divisor_of_an_answer_is_declared_and_not_counted(rows, name):
     query = queries("add_or_remove_one")[name]
     answer = ask(query, jax.random.key(0), jnp.ones(rows), jnp.zeros(P))

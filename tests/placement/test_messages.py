@@ -138,15 +138,12 @@ def test_c77_a_secret_is_long_and_its_file_closed_to_others(tmp_path, monkeypatc
         _messages.secret()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("secret", "words"),
     [
         ('f"the secret of process {jax.process_index()}"', "not the same in every process"),
-        pytest.param(
-            '"the secret of one alone" * jax.process_index()',
-            "some processes of this run have",
-            marks=pytest.mark.ci,
-        ),
+        ('"the secret of one alone" * jax.process_index()', "some processes of this run have"),
     ],
 )
 def test_c77_processes_of_different_secrets_ask_nothing(secret, words):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from factories import make
+from factories import make, mostly_ci
 
 import dpjax
 from dpjax.cli.main import main
@@ -65,6 +65,7 @@ def test_a_file_gives_the_bits_of_memory(arrays, files):
     assert same(solved(arrays), solved(mapped(files)))
 
 
+@pytest.mark.ci
 def test_accuracy_and_records_are_counted_chunk_by_chunk(arrays):
     def plain(budget):
         return make("dp-gd", budget, data_size=N, dimension=4, steps=2)
@@ -73,6 +74,7 @@ def test_accuracy_and_records_are_counted_chunk_by_chunk(arrays):
     assert same(solved(arrays, given), solved(stream(arrays), given))
 
 
+@pytest.mark.ci
 def test_many_keys_share_what_is_read(arrays):
     keys = jax.random.split(jax.random.key(0), 2)
     data = stream(arrays)
@@ -83,6 +85,7 @@ def test_many_keys_share_what_is_read(arrays):
     assert same(*many)
 
 
+@pytest.mark.ci
 def test_fit_reads_the_rows_of_its_batches_alone(arrays, monkeypatch):
     readers = []
     begin = streaming._Reader.__init__
@@ -300,9 +303,13 @@ def test_a_planted_reader_that_is_a_chunk_late_is_seen(arrays, few_at_once, monk
     "given",
     [
         pytest.param({"name": "dp-tr"}, id="signs"),
-        pytest.param({"objective": dpjax.objectives.least_squares()}, id="numbers"),
         pytest.param(
-            {"objective": OF_A_FUNCTION, "clip_norm": 1.0, "step_size": 1.0}, id="a function"
+            {"objective": dpjax.objectives.least_squares()}, id="numbers", marks=pytest.mark.ci
+        ),
+        pytest.param(
+            {"objective": OF_A_FUNCTION, "clip_norm": 1.0, "step_size": 1.0},
+            id="a function",
+            marks=pytest.mark.ci,
         ),
     ],
 )
@@ -317,7 +324,7 @@ def test_a_training_on_scaled_rows_has_the_bits_of_memory(tables, few_at_once, t
     assert same(solved(held, given), solved(left, given))
 
 
-@pytest.mark.parametrize("output", ["last", "random"])
+@pytest.mark.parametrize("output", mostly_ci(["last", "random"], ["last"]))
 def test_a_run_that_is_over_reads_no_record_again(tables, mapped_rows, tmp_path, output):
     left, given = loaded(tables["npy"], memory_limit=1_000), algorithm(steps=8, output=output)
 

@@ -172,6 +172,7 @@ def test_a_failed_run_says_what_to_do():
     assert "status unknown" in check(dataclasses.replace(solution, status=jnp.int32(77)))[1]
 
 
+@pytest.mark.ci
 def test_a_batch_shows_its_shape(batch):
     words, page = check(batch)
     assert "epsilon: batched (3,)" in words and "status batched (3,)" in page

@@ -110,6 +110,7 @@ def test_a_curve_out_of_view_is_said_to_be_so(tmp_path):
     assert text.get_text() == "above (out of view)"
 
 
+@pytest.mark.ci
 def test_titles_say_what_is_shown(tmp_path, pictures):
     data = dpjax.datasets.load("randhie")
     algorithm = dpjax.dp_trust_region(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from factories import mostly_ci
 from flax import nnx, serialization
 
 import dpjax
@@ -190,6 +191,7 @@ def test_arrays_predict_signs_of_rows_as_in_training(data, tmp_path):
             model.predict(data.x[:, :2])
 
 
+@pytest.mark.ci
 def test_two_layers_predict_and_what_predicts_nothing_says_so(data, table, tmp_path):
     for objective in (dpjax.objectives.two_layer(), dpjax.objectives.pca()):
         solution = trained(data, objective, steps=2)
@@ -233,7 +235,7 @@ def fitted(model, data, **more):
     )
 
 
-@pytest.mark.parametrize("kind", ["linen", "nnx", "function"])
+@pytest.mark.parametrize("kind", mostly_ci(["linen", "nnx", "function"], ["nnx"]))
 def test_a_trained_network_is_saved_and_called_at_its_params(kind, data, tmp_path):
     models = {
         "linen": (nn.Dense(2), {}),
@@ -270,6 +272,7 @@ def test_a_network_predicts_declared_classes_and_scales_nothing_twice(data, tabl
         result.predict(data.x)
 
 
+@pytest.mark.ci
 def test_bounds_of_fit_scale_arrays_and_no_dataset_that_was_scaled(tmp_path):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (300, 6, 6, 1)).astype(np.uint8)

@@ -292,6 +292,7 @@ def test_a_page_that_cannot_be_made_is_refused(solutions, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.ci
 def test_run_writes_a_page(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     command = ["run", "--steps", "2", "--report", "r.html", "--save", "m", "--estimate", "0.1"]

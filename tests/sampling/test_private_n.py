@@ -11,6 +11,7 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import mostly_ci
 from scipy import stats
 
 import dpjax
@@ -58,7 +59,7 @@ def game_of(others, n):
     return games.Game(Claim(query.event(1)), pair, run, 2**10)
 
 
-@pytest.mark.parametrize("others", [0, -1])
+@pytest.mark.parametrize("others", mostly_ci([0, -1], [0]))
 def test_c55_an_audit_with_twice_the_declared_records_stays_below_the_claim(others):
     """Fails by chance with probability 1e-4. Full batches that drop records are above 1.5.
 
@@ -76,13 +77,16 @@ def test_c55_an_audit_with_twice_the_declared_records_stays_below_the_claim(othe
 
 @pytest.mark.parametrize(
     ("n", "exact"),
-    [
-        (DECLARED, False),
-        (DECLARED + 1, True),
-        (2 * DECLARED, False),
-        (2 * DECLARED, True),
-        (5 * DECLARED - 7, False),
-    ],
+    mostly_ci(
+        [
+            (DECLARED, False),
+            (DECLARED + 1, True),
+            (2 * DECLARED, False),
+            (2 * DECLARED, True),
+            (5 * DECLARED - 7, False),
+        ],
+        [(DECLARED, False), (2 * DECLARED, False), (2 * DECLARED, True)],
+    ),
 )
 def test_c55_every_record_is_drawn_with_the_probability_declared(n, exact):
     """The last one as the first, however many there are; fails by chance with probability 1e-6."""
@@ -187,6 +191,7 @@ def test_c55_a_chain_takes_the_gradients_of_a_batch_from_more_records():
         transforms.adaptive_clip_and_noise(1.0, **common)
 
 
+@pytest.mark.ci
 def test_what_is_assumed_of_shifted_records_is_said():
     def said(name, objective, **more):
         settings = {"data_size": 40_000, "dimension": 3, "steps": 4, "batch_size": 64} | more

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from factories import Crash
+from factories import Crash, mostly_ci
 from flax import nnx
 
 import dpjax
@@ -96,7 +96,9 @@ def unspent(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "model", [linear, Linen(), Nnx(nnx.Rngs(0))], ids=["function", "linen", "nnx"]
+    "model",
+    [linear, pytest.param(Linen(), marks=pytest.mark.ci), Nnx(nnx.Rngs(0))],
+    ids=["function", "linen", "nnx"],
 )
 def test_every_kind_of_model_learns_and_predicts(model):
     data = records(600)
@@ -143,6 +145,7 @@ def test_persons_are_trained_as_units():
     assert found.exact_training["accuracy"][-1] == pytest.approx(accuracy)
 
 
+@pytest.mark.ci
 def test_a_factory_of_batches_is_trained_and_measured_alike():
     adam = functools.partial(dpjax.dp_adam, step_size=0.1, b1=0.8)
     trained = fitted(optimizer=adam, held_out=records(20, 1), accountant="rdp")
@@ -153,6 +156,7 @@ def test_a_factory_of_batches_is_trained_and_measured_alike():
     assert bits(trained.solution) == bits(again)
 
 
+@pytest.mark.ci
 def test_the_parameters_of_an_optimizer_are_those_of_the_dimension():
     """An optimizer that treats leaves differently is traced with the pytree it is for."""
     start = {"weights": START, "bias": jnp.zeros(CLASSES)}
@@ -198,6 +202,7 @@ def test_without_noise_it_is_optax_alone():
     np.testing.assert_allclose(found, params, atol=1e-4)
 
 
+@pytest.mark.ci
 def test_parameters_in_half_precision_stay_so_and_resume(tmp_path, crash):
     half = {"params": START.astype(jnp.bfloat16), "optimizer": optax.adam(0.1)}
     whole = fitted(**half)
@@ -209,6 +214,7 @@ def test_parameters_in_half_precision_stay_so_and_resume(tmp_path, crash):
     assert bits(fitted(**half, checkpoint=tmp_path / "c").solution) == bits(whole.solution)
 
 
+@pytest.mark.ci
 def test_in_float64():
     with jax.enable_x64(True):
         trained = fitted(
@@ -408,7 +414,7 @@ def test_bad_input_is_told_before_anything_is_spent(more, words, unspent):
 # Going on after a crash.
 
 
-@pytest.mark.parametrize("step", [0, 8])
+@pytest.mark.parametrize("step", mostly_ci([0, 8], [8]))
 def test_a_resumed_run_is_the_uninterrupted_one_and_so_is_its_table(step, tmp_path, crash):
     given = {"model": Linen(), "held_out": records(20, 1), "evaluate_every": 0.5}
     whole = fitted(**given)
@@ -613,6 +619,7 @@ def test_the_average_is_the_mean_at_first_and_then_decays():
         np.testing.assert_allclose(algorithm.output(state), mean, rtol=1e-5)
 
 
+@pytest.mark.ci
 def test_a_random_iterate_is_drawn_from_the_key_alone_and_all_steps_are_charged():
     algorithm = configured(output="random", steps=4)
     assert algorithm.event == configured(steps=4).event
@@ -643,6 +650,7 @@ def test_a_random_iterate_is_what_was_there_when_it_was_taken():
 # Real data.
 
 
+@pytest.mark.ci
 def test_mnist_trains_the_cnn(real_data):
     if not (real_data / "mnist.npz").exists():
         pytest.skip("no mnist.npz in DPJAX_DATA")

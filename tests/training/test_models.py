@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import mostly_ci
 from jax.flatten_util import ravel_pytree
 
 import dpjax
@@ -29,7 +30,7 @@ def images(shape, count=3):
     return jax.random.normal(jax.random.key(1), (count, *shape))
 
 
-@each_network
+@pytest.mark.parametrize("name", mostly_ci(NETWORKS, NETWORKS.keys() - {"resnet"}))
 def test_a_network_has_parameters_alone_and_gives_ten_logits(name):
     network, shape, size = NETWORKS[name]
     variables = initial(name)
@@ -39,7 +40,7 @@ def test_a_network_has_parameters_alone_and_gives_ten_logits(name):
     assert logits.shape == (10,) and np.isfinite(logits).all()
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet"])
+@pytest.mark.parametrize("name", mostly_ci(["cnn", "resnet"], ["cnn"]))
 def test_the_clipped_sum_is_of_each_image_alone(name):
     """Beside others an image has the gradient it has alone; one without contrast has one too."""
     network, shape, _ = NETWORKS[name]
@@ -96,6 +97,7 @@ def test_tanh_is_the_default_and_another_word_is_refused():
         CNN("elus").apply(params, image)
 
 
+@pytest.mark.ci
 def test_a_network_trains_by_stages():
     network, _, size = NETWORKS["cnn, elu"]
     x = images((28, 28), 40)
