@@ -370,7 +370,7 @@ def _on_devices(name: str, count: int) -> tuple[float, str]:
         sizes["batch_size"] = _MANY // 64
     start = jax.random.key(0), jnp.zeros(_WIDTH)
     algorithm, *start = jax.tree.map(shape, (_example(name, **sizes), *start))
-    made = program._solve.lower(algorithm, data, *start, unit="row", unit_rows=False).compile()
+    made = program._solve.lower(algorithm, data, *start, unit="row", bounded_rows=False).compile()
     return _megabytes(made), made.as_text() or ""
 
 

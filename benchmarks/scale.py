@@ -82,7 +82,7 @@ def measured(how, rows, coordinator=None, rank=0):
         examples, mesh = distributed.mesh_of(data)
         records = shard.place(examples, mesh)
         start = shard.replicate((jax.random.key(0), np.zeros(FEATURES, np.float32)), records)
-        lowered = loop._solve.lower(algorithm, records, *start, unit="row", unit_rows=False)
+        lowered = loop._solve.lower(algorithm, records, *start, unit="row", bounded_rows=False)
         used = lowered.compile().memory_analysis()
         found["megabytes_per_device"] = (
             used.argument_size_in_bytes + used.temp_size_in_bytes

@@ -10,7 +10,7 @@ import numpy as np
 
 # Its square times 2^31 is 2.1e37, and float32 ends at 3.4e38, see `clip_norm`.
 _LARGEST_CLIP_NORM = 1e14
-# No count is larger: rows are numbered, and steps counted, by 32 bits.
+# No count is larger; those of rows and steps are ``int32_count``.
 _LARGEST_COUNT = 2**63 - 1
 
 
@@ -139,9 +139,17 @@ def positive_int(name: str, value: Any) -> int:
     return number
 
 
+def int32_count(name: str, value: Any) -> int:
+    """Returns ``value`` as ``positive_int``, or raises if it is not below 2^31."""
+    number = positive_int(name, value)
+    if number >= 2**31:  # records and steps are numbered by 32 bits
+        raise ValueError(f"{name} must be below 2^31, got {shown(value)}: take fewer.")
+    return number
+
+
 def optional_count(name: str, value: Any) -> int | None:
-    """Returns None for None, else as ``positive_int``."""
-    return None if value is None else positive_int(name, value)
+    """Returns None for None, else as ``int32_count``."""
+    return None if value is None else int32_count(name, value)
 
 
 def choice(

@@ -122,11 +122,7 @@ class Books:
     """
 
     def __init__(
-        self,
-        budget: PrivacyBudget,
-        order: float | None = None,
-        both: bool = False,
-        draws: int = 0,
+        self, budget: PrivacyBudget, order: float | None = None, both: bool = False, draws: int = 0
     ):
         self.declared, self.order, self.both, self.draws = budget, order, both, draws
         # Of exact noise, in whose terms runs add up.
@@ -237,7 +233,7 @@ class Books:
         further, more = rounded_down(self.further_epsilon(limits, costs)), ""
         if self.both and not costs:
             words = "the first run may have"
-            more = "; one that takes most of it may leave no place for runs of other kinds"
+            more = "; one that uses most of it may leave none for runs with another accounting"
         elif limits.steps is not None and further <= 2 * self.budget.delta:
             return f"{100 * left:.3g} %; for steps like those of the first run alone"
         words += f" epsilon {further:g} at delta {self.declared.delta:g}"

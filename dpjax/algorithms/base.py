@@ -147,7 +147,7 @@ class Algorithm(AlgorithmBase):
         return state.params
 
     def certify(
-        self, key: Array, state: Any, ask: Ask, unit_rows: bool
+        self, key: Array, state: Any, ask: Ask, bounded_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         """Returns bounds on the true derivatives, and the parameters they hold at.
 
@@ -156,7 +156,7 @@ class Algorithm(AlgorithmBase):
         """
         return None, None
 
-    def error_bars(self, state: Any, unit_rows: bool) -> ErrorBars | None:
+    def error_bars(self, state: Any, bounded_rows: bool) -> ErrorBars | None:
         """Returns how noise spread the parameters, or None; a function of released values alone.
 
         None by default: they need gradient and Hessian of all records at one point.
@@ -201,7 +201,7 @@ class Problem(NamedTuple):
         """Returns the fields of ``Algorithm``, for a history of at least ``history`` steps."""
         # Histories of one length share a compiled program, whatever the number of steps.
         return {
-            "steps": steps,
+            "steps": _validate.int32_count("steps", steps),
             "declared": Declared(self.budget.epsilon, self.budget.delta),
             "max_steps": max(steps, history),
             "dimension": self.dimension,

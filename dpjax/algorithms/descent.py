@@ -288,11 +288,11 @@ class Descent(base.SingleQueryAlgorithm):
         return self.outputs.output(state.output, state.params)
 
     def certify(
-        self, key: Array, state: DescentState, ask: base.Ask, unit_rows: bool
+        self, key: Array, state: DescentState, ask: base.Ask, bounded_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         if self.bounds is None or state.last_query is None:
             return None, None
         point, gradient = state.last_query
         upper, _ = certify(self.objective, point, gradient, None, self.bounds)
-        scope = scope_of(self.unclipped and unit_rows)
+        scope = scope_of(self.unclipped and bounded_rows)
         return Certificate(upper, None, self.beta, "last_query", scope), point

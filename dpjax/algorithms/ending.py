@@ -87,10 +87,7 @@ class _Ending(Wraps, AlgorithmBase):
 
 
 def with_accuracy(
-    make: Callable[[PrivacyBudget], base.Algorithm],
-    budget: PrivacyBudget,
-    *,
-    epsilon: float = 0.1,
+    make: Callable[[PrivacyBudget], base.Algorithm], budget: PrivacyBudget, *, epsilon: float = 0.1
 ) -> base.Algorithm:
     """Returns a training that also releases the accuracy of its final parameters, with noise.
 
@@ -126,10 +123,7 @@ def with_accuracy(
 
 
 def with_count(
-    make: Callable[[PrivacyBudget], base.Algorithm],
-    budget: PrivacyBudget,
-    *,
-    share: float = 0.02,
+    make: Callable[[PrivacyBudget], base.Algorithm], budget: PrivacyBudget, *, share: float = 0.02
 ) -> base.Algorithm:
     """Returns a training that also releases how many of the declared records count, with noise.
 

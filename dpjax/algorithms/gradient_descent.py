@@ -9,7 +9,6 @@ import numpy as np
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget, gaussian_multiplier, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.base import proximal
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
 from dpjax.algorithms.descent import Descent, Steps, output_rule
 from dpjax.linalg import chi_quantile
@@ -82,14 +81,14 @@ def dp_gradient_descent(
         _warn_if_long(objective, step_size)
         given = (problem, clip, step_size, initial_gap)
         steps = theory_steps(*given) if mu is None else polyak_lojasiewicz_steps(*given, mu)
-    steps = _validate.positive_int("steps", steps)
+    steps = _validate.int32_count("steps", steps)
     batch = problem.data_size if batch_size is None else batch_size
     query = base.calibrated_query(
         problem, GradientQuery, steps, batch, max_batch_size, clip_norm=clip
     )
     beta = _validate.open_unit("beta", beta)
     # The error of a batch has no bound, and a penalty without a gradient no gradient norm.
-    certified = certify is not None and query.sampler.reads_all and not proximal(objective)
+    certified = certify is not None and query.sampler.reads_all and not base.proximal(objective)
     return Descent(
         query=query,
         rule=Steps(base.positive_leaf("step_size", step_size)),
@@ -97,7 +96,7 @@ def dp_gradient_descent(
         name="DP-GD",
         bounds=noise_bounds(query, problem.dimension, beta) if certified else None,
         beta=beta,
-        proximal=proximal(objective),
+        proximal=base.proximal(objective),
         unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
         **problem.plan(steps),
     )
@@ -112,7 +111,7 @@ def noise_bounds(query: GradientQuery, dimension: int, beta: float) -> NoiseBoun
 
 def default_step_size(objective: Objective) -> float:
     """Returns 1 / smoothness of what is differentiated, or the objective's own default."""
-    if objective.constants is not None and proximal(objective):
+    if objective.constants is not None and base.proximal(objective):
         return 1 / objective.constants.smoothness
     if objective.constants is None and objective.defaults is not None:
         return objective.defaults.step_size
@@ -134,7 +133,7 @@ def batch_step_size(objective: Objective, step_size: float | None, factor: float
 
 def _warn_if_long(objective: Objective, step_size: float) -> None:
     smooth = objective.constants and (
-        objective.constants.smoothness if proximal(objective) else objective.smoothness
+        objective.constants.smoothness if base.proximal(objective) else objective.smoothness
     )
     if smooth and step_size > 1 / smooth * (1 + 1e-6):
         warnings.warn(

@@ -107,14 +107,14 @@ class SelectedGradientDescent(base.Algorithm):
         return jax.tree.map(lambda stacked: stacked[state.selected], state.candidates)
 
     def certify(
-        self, key: Array, state: SelectedState, ask: base.Ask, unit_rows: bool
+        self, key: Array, state: SelectedState, ask: base.Ask, bounded_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         if not self.certified:
             return None, None
         output = self.output(state)
         gradient = jax.tree.map(lambda stacked: stacked[state.selected], state.gradients)
         upper, _ = certify(self.objective, output, gradient, None, self.bounds)
-        scope = scope_of(self.unclipped and unit_rows)
+        scope = scope_of(self.unclipped and bounded_rows)
         return Certificate(upper, None, self.beta, "output", scope), output
 
 
@@ -181,7 +181,7 @@ def dp_gradient_descent_with_selection(
     step_size = _validate.normal("step_size", step_size)
     if steps is None:
         steps = theory_steps(problem, clip, step_size, initial_gap)
-    steps = _validate.positive_int("steps", steps)
+    steps = _validate.int32_count("steps", steps)
     candidates = _validate.positive_int("candidates", candidates)
     selection = _selection(
         problem,

@@ -149,7 +149,7 @@ def dp_accelerated_mirror_descent(
     bound = _smoothness(objective, smoothness)
     if steps is None:
         steps = theory_steps(ball, bound, noise_of_one(problem, clip))
-    steps = _validate.positive_int("steps", steps)
+    steps = _validate.int32_count("steps", steps)
     query = base.calibrated_query(problem, GradientQuery, steps, problem.data_size, clip_norm=clip)
     if step_size is None:
         step_size = theory_step_size(ball, bound, float(query.stddev), steps)

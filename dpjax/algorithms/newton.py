@@ -111,7 +111,7 @@ def dp_newton(
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP-Newton")
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
-    steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
+    steps = _validate.int32_count("steps", _STEPS if steps is None else steps)
     fraction = _validate.open_unit("gradient_share", gradient_share)
     draws = 2 * problem.dimension  # a gradient and a direction
     # 1 / multiplier^2 of Gaussians adds up, as mu^2 does: each part takes its fraction of it.

@@ -76,7 +76,7 @@ def perturbed_gradient_descent(
     base.check_smooth(objective, "perturbed_gradient_descent")
     _check_choices(budget, problem.data_size, noise, accountant, acknowledge_weak_delta)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    steps = _validate.positive_int("steps", _STEPS if steps is None else steps)
+    steps = _validate.int32_count("steps", _STEPS if steps is None else steps)
     n, dimension = problem.data_size, problem.dimension
     sampler = poisson_sampler(batch_size, n, budget, steps, max_batch_size)
     unit = BallQuery(

@@ -224,7 +224,7 @@ class Spider(base.Algorithm):
         return jax.tree.map(lambda all: all[state.chosen], state.candidates)
 
     def certify(
-        self, key: Array, state: SpiderState, ask: base.Ask, unit_rows: bool
+        self, key: Array, state: SpiderState, ask: base.Ask, bounded_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         # The scores are means over the records kept for them, and so is what the bounds hold for.
         if self.bounds is None or self.bounds.hessian is None:
@@ -232,7 +232,7 @@ class Spider(base.Algorithm):
         upper = state.scores.gradient_norm[state.chosen] + self.bounds.gradient
         lower = state.scores.min_eigenvalue[state.chosen] - self.bounds.hessian
         count = self.estimate.data_size - self._last
-        scope = f"{scope_of(self.unclipped and unit_rows)} on the {count:,} records kept for it"
+        scope = f"{scope_of(self.unclipped and bounded_rows)} on the {count:,} records kept for it"
         return Certificate(upper, lower, self.beta, "output", scope), self.output(state)
 
     @property
@@ -357,7 +357,7 @@ def stochastic_spider(
     curvature = math.sqrt(constants.hessian_lipschitz * alpha)
     kicks = theory.kicks(scale, estimate, curvature, kick, kick_threshold, frozen_steps)
     beta = _validate.open_unit("beta", beta)
-    steps = _validate.positive_int("steps", theory.MAX_STEPS if steps is None else steps)
+    steps = _validate.int32_count("steps", theory.MAX_STEPS if steps is None else steps)
     spider = Spider(
         estimate=estimate,
         score=score,

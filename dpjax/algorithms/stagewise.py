@@ -202,6 +202,7 @@ def dpagem(
     _validate.choice("schedule", schedule, SCHEDULES)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     total, lengths = _stages(schedule, steps, first_steps, stages, stage_steps)
+    _validate.int32_count("steps", total)
     on_steps = _on_steps(lengths, momentum_when, on_fraction, first_on_steps)
     query = base.calibrated_query(
         problem, GradientQuery, total, batch_size, max_batch_size, clip_norm=clip

@@ -69,7 +69,7 @@ def dp_sgd(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
+    steps = _validate.int32_count("steps", base.STEPS if steps is None else steps)
     query = base.calibrated_query(
         problem, GradientQuery, steps, batch_size, max_batch_size, clip_norm=clip
     )
@@ -129,7 +129,7 @@ def dp_adam(
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP-Adam")
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
+    steps = _validate.int32_count("steps", base.STEPS if steps is None else steps)
     query = base.calibrated_query(
         problem, GradientQuery, steps, batch_size, max_batch_size, clip_norm=clip
     )
@@ -200,7 +200,7 @@ def dp_optimizer(
     check_optimizer(optimizer, shapes)
     _check_update(optimizer, shapes)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    steps = _validate.positive_int("steps", base.STEPS if steps is None else steps)
+    steps = _validate.int32_count("steps", base.STEPS if steps is None else steps)
     clipping = {"clip_norm": clip, "per_layer": per_layer, "memory_limit": memory_limit}
     query = base.calibrated_query(
         problem, NetworkQuery, steps, batch_size, max_batch_size, **clipping

@@ -158,7 +158,7 @@ def dp_stochastic_trust_region(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP-STR")
-    steps = _validate.positive_int("steps", steps)
+    steps = _validate.int32_count("steps", steps)
     subproblem = check_solver("subproblem", subproblem)
     batches = _batches(batch_size, problem.data_size, steps)
     radius, final_radius = check_radii(objective, radius, final_radius)

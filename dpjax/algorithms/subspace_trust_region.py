@@ -152,7 +152,7 @@ def dp_subspace_trust_region(
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP-TR in subspaces")
     k = _directions(subspace_dimension, problem.dimension)
-    steps = _validate.positive_int("steps", steps)
+    steps = _validate.int32_count("steps", steps)
     radius, final_radius = check_radii(objective, radius, final_radius)
     # Rows only get shorter in a subspace: the weight that is free for |x| <= 1 stays so.
     clip, weight, _ = joint_weights(objective, clip_norm, hessian_clip_norm)

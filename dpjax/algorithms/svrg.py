@@ -42,7 +42,7 @@ class SvrgState(NamedTuple):
 
     params: Params
     anchor: Params
-    """The point of this epoch where the gradient was asked of all records."""
+    """The point of this epoch at which the gradient of all records was released."""
     gradient: Params
     """The noisy gradient at the anchor, without the regularizer."""
     average: Params
@@ -61,12 +61,12 @@ class SvrgInfo(NamedTuple):
     step_norm: Array
     """Length of the step taken."""
     distance: Array
-    """From the anchor to where the difference was asked, whose noise grows with it to a maximum."""
+    """From anchor to iterate; the noise on the difference grows with it, up to a maximum."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SvrgEpochs(base.Algorithm):
-    """The steps of algorithms 1 and 2; a subclass says in ``estimate`` what they ask.
+    """The steps of algorithms 1 and 2; a subclass implements ``estimate``, which asks the queries.
 
     In the paper's notation, ``epochs`` is T, ``epoch_length`` m and ``step_size`` eta.
     """
@@ -173,7 +173,7 @@ def _distance(*points: Params) -> Array:
     return optax.tree.norm(jax.tree.map(jnp.subtract, *map(at_least_float32, points)))
 
 
-class Asked(NamedTuple):
+class Settings(NamedTuple):
     """The numbers of both queries."""
 
     clip_norm: float
@@ -182,7 +182,7 @@ class Asked(NamedTuple):
     max_batch_size: int | None
     anchor_share: float
 
-    def sized(self, data_size: int, steps_of_a_pass: float) -> "Asked":
+    def sized(self, data_size: int, steps_of_a_pass: float) -> "Settings":
         """Returns these with a batch size, at whose default so many steps read as one pass does."""
         size = self.batch_size
         if size is None:
@@ -197,17 +197,17 @@ class Asked(NamedTuple):
         return 0.0 if size == data_size else 1 / size
 
 
-def _asked(
+def _settings(
     objective: Objective, clip_norm: float | None, smoothness: float | None, *sizes: Any
-) -> Asked:
+) -> Settings:
     """Returns the numbers of both queries, by default the objective's constants."""
     _ = objective.prox  # raises where there is none
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     usual = None if objective.constants is None else objective.constants.smoothness
     smoothness = base.required("smoothness", smoothness, usual, objective)
-    asked = Asked(clip, base.positive_leaf("smoothness", smoothness), *sizes)
-    _validate.open_unit("anchor_share", asked.anchor_share)
-    return asked
+    settings = Settings(clip, base.positive_leaf("smoothness", smoothness), *sizes)
+    _validate.open_unit("anchor_share", settings.anchor_share)
+    return settings
 
 
 def _needed(objective: Objective, mu: float | None, argument: str) -> float:
@@ -220,15 +220,15 @@ def _needed(objective: Objective, mu: float | None, argument: str) -> float:
     return mu
 
 
-def _first_step_size(asked: Asked, given: float | None) -> float:
+def _first_step_size(settings: Settings, given: float | None) -> float:
     """Returns eta as far as it is known before the batch: the given one, or 1 / L."""
-    return 1 / asked.smoothness if given is None else _validate.normal("step_size", given)
+    return 1 / settings.smoothness if given is None else _validate.normal("step_size", given)
 
 
-def _step_size(asked: Asked, n: int, given: float | None, factors: tuple[int, int]) -> float:
+def _step_size(settings: Settings, n: int, given: float | None, factors: tuple[int, int]) -> float:
     """Returns eta, by default below the bound of the theorem so that (4) has a solution."""
-    variance = asked.variance(n)
-    most, usual = (1 / (asked.smoothness * max(1.0, factor * variance)) for factor in factors)
+    variance = settings.variance(n)
+    most, usual = (1 / (settings.smoothness * max(1.0, factor * variance)) for factor in factors)
     if given is None:
         return usual
     # Privacy does not depend on it: a warning, not an error.
@@ -241,9 +241,9 @@ def _step_size(asked: Asked, n: int, given: float | None, factors: tuple[int, in
     return given
 
 
-def _contracting_length(asked: Asked, data_size: int, step_size: float, mu: float | None) -> int:
+def _contracting_length(settings: Settings, n: int, step_size: float, mu: float | None) -> int:
     """Returns the least m of inequality (4), with 8 eta L divided by the batch size."""
-    theta = 8 * step_size * asked.smoothness * asked.variance(data_size)
+    theta = 8 * step_size * settings.smoothness * settings.variance(n)
     if theta >= 1 / 3:
         raise ValueError(
             f"no epoch_length satisfies inequality (4) of theorem 4.2 at step_size={step_size:g}; "
@@ -261,11 +261,14 @@ def _noise(problem: base.Problem, clip: float) -> float:
 
 def _all_steps(epochs: int | None, steps: int | None, total: Callable[[int], int]) -> int:
     """Returns the inner steps of all epochs."""
-    if steps is None:
-        return total(_validate.positive_int("epochs", epochs))
-    if epochs is not None:
-        raise ValueError(f"give epochs={epochs} or steps={steps}, not both.")
-    return _validate.positive_int("steps", steps)
+    if steps is not None:
+        if epochs is not None:
+            raise ValueError(f"give epochs={epochs} or steps={steps}, not both.")
+        return _validate.int32_count("steps", steps)
+    planned = total(_validate.positive_int("epochs", epochs))
+    if planned >= 2**31:
+        raise ValueError(f"epochs={epochs} have 2^31 steps or more: take fewer or shorter epochs.")
+    return planned
 
 
 def epochs_of(steps: int, epoch_length: int, doubling: bool) -> int:
@@ -276,7 +279,7 @@ def epochs_of(steps: int, epoch_length: int, doubling: bool) -> int:
 
 
 def _split_queries(
-    problem: base.Problem, asked: Asked, steps: int, epochs: int
+    problem: base.Problem, settings: Settings, steps: int, epochs: int
 ) -> tuple[AnchorQuery, DifferenceQuery]:
     """Returns the gradient at the anchor and the difference to it, calibrated to the budget."""
     budget, n = problem.budget, problem.data_size
@@ -284,18 +287,18 @@ def _split_queries(
     # mu^2 of Gaussians is a sum over releases: the anchors spend a fraction of it. The differences,
     # on sampled batches, have no mu, and are calibrated to what the anchors leave.
     multiplier = gaussian_multiplier(budget, epochs, problem.accountant, noise_draws=draws)
-    multiplier = round_up(multiplier / math.sqrt(asked.anchor_share))
+    multiplier = round_up(multiplier / math.sqrt(settings.anchor_share))
     anchor = AnchorQuery(
-        setting=problem.setting, noise_multiplier=multiplier, clip_norm=asked.clip_norm
+        setting=problem.setting, noise_multiplier=multiplier, clip_norm=settings.clip_norm
     )
-    sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.max_batch_size)
+    sampler = poisson_sampler(settings.batch_size or n, n, budget, steps, settings.max_batch_size)
 
     def difference(multiplier: float) -> DifferenceQuery:
         return DifferenceQuery(
             setting=problem.setting.drawn_by(sampler),
             noise_multiplier=multiplier,
-            clip_norm=asked.clip_norm,
-            smoothness=asked.smoothness,
+            clip_norm=settings.clip_norm,
+            smoothness=settings.smoothness,
         )
 
     def event(multiplier: float) -> Event:
@@ -337,8 +340,8 @@ def dp_svrg(
       steps: inner steps in all, instead of ``epochs``; the last epoch may then end early.
       batch_size: by default n / (2 m), at least 128 (or n) and at most 16,384, so that the steps of
         an epoch read as much as its anchor.
-      step_size: eta; by default 1 / L, for batches below 32 records b / (32 L). Of one above the
-        theorem's bound a ``UserWarning`` tells.
+      step_size: eta; by default 1 / L, for batches below 32 records b / (32 L). A
+        ``UserWarning`` is issued above the theorem's bound, min(1 / L, b / (12 L)).
       smoothness: L of the data term; by default the objective's constant. Clipping enforces it.
       strong_convexity: mu; by default the regularizer's.
       anchor_share: fraction of the squared mu of Gaussian privacy that the anchors spend.
@@ -346,11 +349,11 @@ def dp_svrg(
     Privacy: releases T clipped mean gradients and, at every inner step, the clipped difference to
       the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered.
 
-    Reference: Wang, Ye and Xu (2017), algorithm 1 and theorem 4.2, with the noise split in two:
-      in one piece it has to hide the anchor's exact gradient at every step, and the paper's formula
-      for it is not private. For batches the
-      variance in inequality (4) is divided by b, as in Konecny, Liu, Richtarik and Takac,
-      "Mini-batch semi-stochastic gradient descent in the proximal setting" (2016).
+    Reference: Wang, Ye and Xu (2017), algorithm 1 and theorem 4.2. Noise is added to anchor and
+      difference separately: noise on v_t alone would have to hide the anchor's exact gradient at
+      every step, and the paper's formula for it is not private. For batches the variance in
+      inequality (4) is divided by b, as in Konecny, Liu, Richtarik and Takac, "Mini-batch
+      semi-stochastic gradient descent in the proximal setting" (2016).
 
     >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
@@ -361,30 +364,30 @@ def dp_svrg(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     sizes = (batch_size, max_batch_size, anchor_share)
-    asked = _asked(objective, clip_norm, smoothness, *sizes)
+    settings = _settings(objective, clip_norm, smoothness, *sizes)
     mu = getattr(objective.regularizer, "strong_convexity", None) or None
     if strong_convexity is not None:
         mu = _validate.normal("strong_convexity", strong_convexity)
     length = _validate.optional_count("epoch_length", epoch_length)
     # The default batch depends on the length, the length on the step size, and the step size on the
     # batch: a first step size without a batch breaks the cycle.
-    usual = length
-    if usual is None:
-        first = _first_step_size(asked, step_size)
-        usual = 2 / (first * _needed(objective, mu, "epoch_length"))
-    asked = asked.sized(problem.data_size, usual)
+    typical_length = length
+    if typical_length is None:
+        initial_step_size = _first_step_size(settings, step_size)
+        typical_length = 2 / (initial_step_size * _needed(objective, mu, "epoch_length"))
+    settings = settings.sized(problem.data_size, typical_length)
     # By theorem 4.2 eta is at most b / (12 L), but inequality (4) has solutions only below b / (24
     # L); hence the 32.
-    eta = _step_size(asked, problem.data_size, step_size, (12, 32))
+    eta = _step_size(settings, problem.data_size, step_size, (12, 32))
     if length is None:
-        length = _contracting_length(asked, problem.data_size, eta, mu)
+        length = _contracting_length(settings, problem.data_size, eta, mu)
     if steps is None and epochs is None:
         gap = base.initial_gap(objective, initial_gap)
-        noise = _noise(problem, asked.clip_norm) ** 2 / _needed(objective, mu, "epochs")
+        noise = _noise(problem, settings.clip_norm) ** 2 / _needed(objective, mu, "epochs")
         epochs = max(1, math.ceil(math.log2(max(gap / noise, 1.0))))
     steps = _all_steps(epochs, steps, lambda count: count * length)
     fields = {"step_size": eta, "epoch_length": length, "doubling": False}
-    return _configured(problem, asked, steps, fields)
+    return _configured(problem, settings, steps, fields)
 
 
 def dp_svrg_plus_plus(
@@ -430,35 +433,36 @@ def dp_svrg_plus_plus(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     sizes = (batch_size, max_batch_size, anchor_share)
-    asked = _asked(objective, clip_norm, smoothness, *sizes)
+    settings = _settings(objective, clip_norm, smoothness, *sizes)
     if steps is None and epochs is None:
         gap = base.initial_gap(objective, initial_gap)
-        ratio = gap / _noise(problem, asked.clip_norm)
+        ratio = gap / _noise(problem, settings.clip_norm)
         epochs = max(1, math.ceil(math.log2(max(ratio, 1.0))))
     length = _validate.optional_count("epoch_length", epoch_length)
 
-    def planned(length: int) -> int:
-        # m times 2 + 4 + ... + 2^T.
-        return _all_steps(epochs, steps, lambda count: (2 ** (count + 1) - 2) * length)
+    def total_steps(length: int) -> int:
+        # m times 2 + 4 + ... + 2^T; 31 epochs have more steps than are allowed, as have all above.
+        return _all_steps(epochs, steps, lambda T: (2 ** (min(T, 31) + 1) - 2) * length)
 
-    first = length or math.ceil(1 / _first_step_size(asked, step_size))
+    initial_length = length or math.ceil(1 / _first_step_size(settings, step_size))
+    total = total_steps(initial_length)
     # The average over epochs, because their lengths differ by powers of 2.
-    usual = planned(first) / epochs_of(planned(first), first, True)
-    asked = asked.sized(problem.data_size, usual)
-    eta = _step_size(asked, problem.data_size, step_size, (13, 13))
+    typical_length = total / epochs_of(total, initial_length, True)
+    settings = settings.sized(problem.data_size, typical_length)
+    eta = _step_size(settings, problem.data_size, step_size, (13, 13))
     length = length or math.ceil(1 / eta)
     fields = {"step_size": eta, "epoch_length": length, "doubling": True}
-    return _configured(problem, asked, planned(length), fields)
+    return _configured(problem, settings, total_steps(length), fields)
 
 
 def _configured(
-    problem: base.Problem, asked: Asked, steps: int, fields: dict[str, Any]
+    problem: base.Problem, settings: Settings, steps: int, fields: dict[str, Any]
 ) -> VarianceReduced:
     fields["step_size"] = base.positive_leaf("step_size", fields["step_size"])
     # Theory chooses T: rounded up to a power of 2, similar plans share one program.
     fields |= problem.plan(steps, max(1 << (steps - 1).bit_length(), base.MAX_STEPS))
     epochs = epochs_of(steps, fields["epoch_length"], fields["doubling"])
-    anchor, difference = _split_queries(problem, asked, steps, epochs)
+    anchor, difference = _split_queries(problem, settings, steps, epochs)
     algorithm = VarianceReduced(anchor=anchor, difference=difference, **fields)
     # Close to the anchor the noise of a difference is smaller than the event says.
     base.check_noise(difference.event(steps), LEAST)

@@ -172,7 +172,7 @@ class TrustRegion(base.Algorithm):
         return state.multiplier + self.damping <= self.stop_below
 
     def certify(
-        self, key: Array, state: TrustRegionState, ask: Ask, unit_rows: bool
+        self, key: Array, state: TrustRegionState, ask: Ask, bounded_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         if self.certified is None:
             return None, None
@@ -183,10 +183,10 @@ class TrustRegion(base.Algorithm):
         _, unravel = ravel_pytree(at_least_float32(params))
         gradient = unravel(answer.gradient)
         upper, lower = certify(self.objective, params, gradient, answer.hessian, self.bounds)
-        scope = scope_of(self.unclipped and unit_rows)
+        scope = scope_of(self.unclipped and bounded_rows)
         return Certificate(upper, lower, self.beta, self.certified, scope), params
 
-    def error_bars(self, state: TrustRegionState, unit_rows: bool) -> ErrorBars | None:
+    def error_bars(self, state: TrustRegionState, bounded_rows: bool) -> ErrorBars | None:
         last = self.queries[-1]
         if not last.isometric:  # their formula is that of isometric noise
             return None
@@ -204,7 +204,7 @@ class TrustRegion(base.Algorithm):
             state.answer,
             state.multiplier,
             (self.queries[0].stddev, last.hessian_stddev),
-            unclipped & unit_rows,
+            unclipped & bounded_rows,
         )
 
 
@@ -269,7 +269,7 @@ def dp_trust_region(
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP-TR")
     region = region_of(objective)
-    steps = _validate.positive_int("steps", region.steps if steps is None else steps)
+    steps = _validate.int32_count("steps", region.steps if steps is None else steps)
     subproblem = check_solver("subproblem", subproblem)
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)

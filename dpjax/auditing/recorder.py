@@ -76,10 +76,10 @@ class Recorder:
         return self._recorded("finalize", self.algorithm.finalize, key, state, ask)
 
     def certify(
-        self, key: Array, state: Watched, ask: Ask, unit_rows: bool
+        self, key: Array, state: Watched, ask: Ask, bounded_rows: bool
     ) -> tuple[SegmentScores, None]:
         """Returns the score of the whole run, in place of a certificate."""
-        watched = self._recorded("certify", self.algorithm.certify, key, state, ask, unit_rows)
+        watched = self._recorded("certify", self.algorithm.certify, key, state, ask, bounded_rows)
         return watched.scored, None
 
     def _recorded(

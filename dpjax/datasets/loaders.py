@@ -195,7 +195,7 @@ def _undeclared_bounds(table: Table) -> str:
         "ranges read off the data would leak it. Declare each column in a schema, which "
         "`dpjax data FILE --template` begins; or, where all columns hold numbers, write the "
         f"ranges that you know without looking at the data, as {{{named}{more}}}, to a JSON "
-        "file, and pass its path as bounds."
+        "file, and pass its path as bounds, on the command line --bounds FILE."
     )
 
 
@@ -337,8 +337,8 @@ def _schema_of(opened: OpenTable, options: Options) -> Schema:
     if label is None:
         raise ValueError(
             f"label must name the label's column of {source.where}, got None: choose from "
-            f"{few(source.names)}; or declare each column in a schema, which `dpjax data FILE "
-            "--template` begins."
+            f"{few(source.names)}, on the command line --label COLUMN; or declare each column in a "
+            "schema, which `dpjax data FILE --template` begins."
         )
     _validate.choice("column for the label", label, source.names)
     if options.unit is not None:

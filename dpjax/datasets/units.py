@@ -73,7 +73,7 @@ def group(
     # A scalar has no rows; no array has -1 of them.
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else -1 for leaf in leaves}
     if len(lengths) != 1 or -1 in lengths:
-        raise ValueError("all leaves of the data must have the same number of rows.")
+        raise ValueError("all leaves must have the same number of rows: one for each record.")
     owner = _owners(by, lengths.pop(), unit_type)
     record, slot, place, units = _places(owner, most)
 

@@ -28,12 +28,12 @@ def bind_training(
     algorithm: Algorithm, examples: PyTree, key: Array, params: Params
 ) -> BoundAlgorithm:
     """Returns the algorithm with its records, and with a key for this configuration alone."""
-    of_configuration = own_key(key, algorithm, examples, params)
+    of_configuration = configuration_key(key, algorithm, examples, params)
     return bind_with_key(algorithm, bind_records(algorithm, examples), of_configuration)
 
 
-def own_key(key: Array, algorithm: Algorithm, examples: PyTree, params: Params) -> Array:
-    """Returns the key of a training of this configuration alone, made of the root key.
+def configuration_key(key: Array, algorithm: Algorithm, examples: PyTree, params: Params) -> Array:
+    """Returns the key of a training, derived from the root key and the configuration.
 
     Functions enter it by their jaxpr, examples by the shapes and dtypes of one row.
 
@@ -111,22 +111,19 @@ def advance(bound: BoundAlgorithm, carry: Carry, until: Array | int) -> Carry:
     return jax.lax.while_loop(going_on, functools.partial(_one_step, bound), carry)
 
 
-def advance_always(bound: BoundAlgorithm, carry: Carry, rounds: Array | int) -> Carry:
-    """Returns the carry ``rounds`` steps later; all are computed, also where a run is over.
+def advance_always(bound: BoundAlgorithm, carry: Carry, steps: Array | int) -> Carry:
+    """Returns the carry ``steps`` steps later; all are computed, even after the run has ended.
 
-    A run that is over keeps its carry, so that the time does not reveal when it stopped.
+    A run that has ended keeps its carry, so that the time does not reveal when it stopped.
     """
+    last = _last(bound, bound.algorithm.steps)
 
-    def one_round(_: Array, carry: Carry) -> Carry:
-        live = (carry.step < _last(bound, bound.algorithm.steps)) & ~bound.algorithm.done(
-            carry.state
-        )
-        # Computed even after the run has ended, and then dropped, so that time does not reveal the
-        # end.
+    def step_or_keep(_: Array, carry: Carry) -> Carry:
+        live = (carry.step < last) & ~bound.algorithm.done(carry.state)
         after = _one_step(bound, carry)
         return jax.tree.map(lambda new, old: jnp.where(live, new, old), after, carry)
 
-    return jax.lax.fori_loop(0, rounds, one_round, carry)
+    return jax.lax.fori_loop(0, steps, step_or_keep, carry)
 
 
 def _last(bound: BoundAlgorithm, until: Array | int) -> Array:
@@ -153,14 +150,14 @@ def _step_with_evidence(bound: BoundAlgorithm, step: Array, state: Any) -> tuple
     return state, (info, evidence)
 
 
-@functools.partial(jax.jit, static_argnames=("unit", "unit_rows"), inline=True)
-def finish(bound: BoundAlgorithm, carry: Carry, unit: str, unit_rows: bool) -> Solution:
+@functools.partial(jax.jit, static_argnames=("unit", "bounded_rows"), inline=True)
+def finish(bound: BoundAlgorithm, carry: Carry, unit: str, bounded_rows: bool) -> Solution:
     """Returns the solution, certified at a step number that no iteration used."""
     algorithm, (history, evidence) = bound.algorithm, carry.history
     # No iteration has this step number, so no noise is drawn twice.
     ask = Asking(bound, jnp.array(algorithm.max_steps))
     state = algorithm.finalize(ask.key, carry.state, ask)
-    certificate, certified_params = algorithm.certify(ask.key, state, ask, unit_rows)
+    certificate, certified_params = algorithm.certify(ask.key, state, ask, bounded_rows)
     params, answers = algorithm.output(state), algorithm.answers(state)
     finite = functools.reduce(
         jnp.logical_and, [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(params)]
@@ -179,7 +176,7 @@ def finish(bound: BoundAlgorithm, carry: Carry, unit: str, unit_rows: bool) -> S
         certified_params=certified_params,
         accuracy=answers.get("accuracy"),
         counted=answers.get("count"),
-        error_bars=algorithm.error_bars(state, unit_rows),
+        error_bars=algorithm.error_bars(state, bounded_rows),
         algorithm=algorithm,
         unit=unit,
     )

@@ -26,7 +26,7 @@ from dpjax.placement.shard import put
 from dpjax.placement.stream import open_readers, shaped
 from dpjax.results.solution import Solution, settled
 
-_HESSIAN = 2**22  # numbers of the largest sum that is tried before a run
+_MAX_SELF_TEST_SIZE = 2**22
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Training:
       records: the same, on the devices.
       key: the root key; None for that of a checkpoint. SECRET.
       reproducible: whether the key may come from a seed.
-      unit_of_privacy: ``unit``, the name of the unit of privacy, and ``unit_rows``, whether every
-        row is known to have norm 1 at most.
+      unit_of_privacy: ``unit``, its name, and ``bounded_rows``, whether every row is known to have
+        norm 1 at most.
       team: the processes that take part.
 
     Privacy: raw data and the key.
@@ -89,10 +89,12 @@ def prepare(
             "algorithm must be what a factory such as dp_trust_region returns, got "
             f"{_validate.shown(algorithm)}: call it with objective, budget and sizes."
         )
+    if not isinstance(algorithm.steps, Tracer):
+        _validate.int32_count("steps", algorithm.steps)
     data, mesh = mesh_of(data)
     params = starting_point(algorithm, params)
     check_data(algorithm, data, params)
-    examples, unit, unit_rows = unpack(data, algorithm)
+    examples, unit, bounded_rows = unpack(data, algorithm)
     # Before anything is traced: JAX would reuse the program of a function that has changed since.
     drop_outdated(algorithm.objective, examples, params)
     # Traced, not run: what an algorithm may not ask is refused before the key is used.
@@ -104,13 +106,13 @@ def prepare(
     with processes.reaching_others(team):
         key = None if key is None else key_of_first(team, key)
         records = on_device(put(examples, mesh))
-        # A sum of gradient and Hessian; of the gradient alone if they are too many.
+        # The self-test sums a gradient and Hessian; a gradient alone if those are too large.
         numbers = algorithm.dimension * (algorithm.dimension + 1)
-        check_devices(records, numbers if numbers <= _HESSIAN else algorithm.dimension)
+        check_devices(records, numbers if numbers <= _MAX_SELF_TEST_SIZE else algorithm.dimension)
     if key is not None:
         check_traced(key, records)
     # Static arguments of the programs; the second decides the scope of a certificate.
-    held = {"unit": unit, "unit_rows": unit_rows}
+    held = {"unit": unit, "bounded_rows": bounded_rows}
     return Training(algorithm, data, examples, records, params, key, reproducible, held, team)
 
 

@@ -2,13 +2,12 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
@@ -127,11 +126,14 @@ def trajectory(
 def _steps(algorithm: Algorithm, at: Sequence[int] | Array) -> Array:
     steps = jnp.asarray(at)
     if steps.ndim != 1 or not jnp.issubdtype(steps.dtype, jnp.integer):
-        raise ValueError(f"at must be a sequence of step numbers, got {_validate.shown(at)}.")
+        raise ValueError(
+            f"at must be a sequence of whole numbers, at least one, got {steps.dtype} of shape "
+            f"{steps.shape}: take at=[0] for the start."
+        )
     if not isinstance(steps, Tracer):
         given = [int(step) for step in steps]
         if given != sorted(given) or any(step < 0 for step in given):
-            raise ValueError(f"at must hold step numbers from 0 on that do not fall, got {given}.")
+            raise ValueError(f"at must be nondecreasing step numbers >= 0, got {given}: sort them.")
         planned = algorithm.steps
         # A traced plan has no number to compare with, and the loop ends at it anyway.
         if not isinstance(planned, Tracer) and max(given, default=0) > int(planned):
@@ -166,24 +168,23 @@ def _trained(
     return result, training.settled(solution)
 
 
-@functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))
+@functools.partial(jax.jit, static_argnames=("unit", "bounded_rows"))
 def _solve(
-    algorithm: Algorithm, examples: PyTree, key: Array, params: Params, unit: str, unit_rows: bool
+    algorithm: Algorithm, examples: PyTree, key: Array, params: Params, **scope: Any
 ) -> tuple[None, Solution]:
     bound = bind_training(algorithm, examples, key, params)
     carry = advance(bound, start(bound, params), algorithm.steps)
-    return None, finish(bound, carry, unit, unit_rows)
+    return None, finish(bound, carry, **scope)
 
 
-@functools.partial(jax.jit, static_argnames=("unit", "unit_rows"))
+@functools.partial(jax.jit, static_argnames=("unit", "bounded_rows"))
 def _follow(
     algorithm: Algorithm,
     examples: PyTree,
     key: Array,
     params: Params,
     at: Array,
-    unit: str,
-    unit_rows: bool,
+    **scope: Any,
 ) -> tuple[Params, Solution]:
     bound = bind_training(algorithm, examples, key, params)
 
@@ -193,4 +194,4 @@ def _follow(
 
     # The loop of ``solve`` in stretches; keys depend on the step number, so the noise is the same.
     carry, seen = jax.lax.scan(until, start(bound, params), at)
-    return seen, finish(bound, advance(bound, carry, algorithm.steps), unit, unit_rows)
+    return seen, finish(bound, advance(bound, carry, algorithm.steps), **scope)

@@ -35,7 +35,7 @@ class GradientQuery(Query):
     name = "gradient"
     # Subclasses may share this purpose, since ``step_key`` derives from their names as well.
     purpose = "gradient"  # pyright: ignore[reportAssignmentType]
-    sums_units = True
+    closed_form_for_units = True
 
     sums = ClippedSums(reviewed="GradientQuery")
 

@@ -34,7 +34,7 @@ class HessianQuery(Query):
     isometric: bool = static(default=True)
 
     name = "hessian"
-    sums_units = True
+    closed_form_for_units = True
     gradients_per_record = 0  # Hessians alone
 
     sums = ClippedSums(reviewed="HessianQuery")
@@ -98,7 +98,7 @@ class JointQuery(Query):
     label: str = static(default="gradient_and_hessian")
 
     quantity = Quantity("isometric")
-    sums_units = True
+    closed_form_for_units = True
 
     sums = ClippedSums(reviewed="JointQuery")
 
@@ -130,10 +130,7 @@ class JointQuery(Query):
 
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
-        return (
-            ("gradient", float(self.stddev)),
-            ("hessian", float(self.hessian_stddev)),
-        )
+        return (("gradient", float(self.stddev)), ("hessian", float(self.hessian_stddev)))
 
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the sums of jointly clipped gradients (p,) and Hessians (p, p). NOT PRIVATE."""
@@ -171,7 +168,7 @@ class SubspaceQuery(JointQuery):
 
     name = "subspace_gradient_and_hessian"  # pyright: ignore[reportAssignmentType]
     closed_form = False  # pyright: ignore[reportAssignmentType]
-    sums_units = False
+    closed_form_for_units = False
 
     sums = ClippedSums(reviewed="SubspaceQuery")
 

@@ -9,6 +9,7 @@ from jax import lax
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import float64, from_float64, to_float64
+from dpjax.accounting.release import Quantity
 from dpjax.derivatives import clipped_hessian, flatten
 from dpjax.oracles.query import Mask, Records, Sums, ValueQuery
 from dpjax.oracles.score import EIGENVALUE_ERROR
@@ -53,6 +54,7 @@ class NewtonQuery(ValueQuery):
     dimension: int = static()
 
     name = "newton_direction"
+    quantity = Quantity("newton_direction")
     purpose = "direction"  # pyright: ignore[reportAssignmentType]
     reads = FullBatch
     gradients_per_record = 0  # the Hessian is taken where the gradient was

@@ -65,8 +65,8 @@ class Query:
     """The name of the query and of its release, unique among the queries of an algorithm."""
     quantity: ClassVar[Quantity] = Quantity()
     """What is released, for the guarantee, which has words for dpjax's own kinds."""
-    sums_units: ClassVar[bool] = False
-    """Whether ``exact`` has a closed form where a unit of privacy is several records."""
+    closed_form_for_units: ClassVar[bool] = False
+    """Whether ``exact`` has a closed form for units of several records."""
     noise: ClassVar[Noise] = Gaussian()
     """The law of the noise; its ``mechanism`` names the kind of release."""
     gradients_per_record: ClassVar[int] = 1
@@ -77,7 +77,7 @@ class Query:
     # Whether rounding can move a contribution by more: a difference cancels, a count flips.
     _jumps: ClassVar[bool] = False
     sums: ClassVar[ClippedSums | None] = None
-    """How the sums of ``exact`` are made; for None one rounded addition a row is charged."""
+    """How the sums of ``exact`` are made; if None, one rounded addition a row is charged."""
 
     @property
     def _sums(self) -> ClippedSums | None:
@@ -237,9 +237,7 @@ class Query:
             return self._answer(key, records, params, **public)
 
         # Its shapes alone: nothing is asked yet.
-        nothing = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(compute, params)
-        )
+        nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(compute, params))
         return cond_under_vmap(asked, compute, params, nothing)
 
     def _answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
@@ -247,11 +245,11 @@ class Query:
         noises, stddevs = self.noises(**public), self.stddevs(params, **public)
         purposes = [purpose for purpose, _ in noises]
         # A key drawn with twice gives the same noise twice, or noise that follows the batch.
-        if len({*map(purpose_word, (*purposes, _BATCH))}) <= len(purposes):
+        words = [purpose_word(label) for label in (*purposes, _BATCH)]
+        if len(set(words)) < len(words):
             raise ValueError(
-                f"noises() of {type(self).__name__} has the purposes {purposes}, of which keys are "
-                f"made: one repeats, or is {_BATCH!r}, which draws the batch, so that noise would "
-                "repeat. Give each part a word of its own."
+                f"the noise keys of {type(self).__name__} are derived from the labels {purposes} "
+                f"in noises(): make them distinct, and none {_BATCH!r}, which draws the batch."
             )
         if not isinstance(exact, tuple) or len(exact) != len(noises):
             raise ValueError(
@@ -316,20 +314,20 @@ class Query:
 
     @property
     def rounding_error(self) -> float:
-        """Bound on what rounding adds to the distance of neighbouring sums, over ``bound``."""
+        """Bound on what rounding adds to the distance of neighbours, relative to ``bound``."""
         return self.rounding_error_of(self.sampler.max_batch_size)
 
     @property
     def permutation_invariant(self) -> bool:
-        """Whether neighbours may hold a record in other rows; blocks are then summed in float64."""
+        """Whether sums must not depend on row order, as rows of neighbours may be shifted."""
         return not keeps_positions(self.relation)
 
     @property
     def sensitivity(self) -> Array | float:
-        """What the noise multiplier is relative to, for the released mean and the largest bound.
+        """The noise std of the released mean over ``noise_multiplier``, at the largest bound.
 
-        Without sampling the mean's l2 sensitivity; with sampling the bound on what one drawn record
-        adds; for ball noise the sensitivity given that the record is drawn.
+        Without sampling, the mean's l2 sensitivity; with sampling, the bound on what one drawn
+        record adds; for ball noise, the sensitivity given that the record is drawn.
         """
         return self._mean_sensitivity(self.bound())
 

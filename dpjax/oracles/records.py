@@ -29,7 +29,7 @@ def bind(query: Query, examples: PyTree) -> Records:
     examples = on_device(examples)
     if not query.closed_form:
         return examples
-    if query.sums_units and units.can_prepare(
+    if query.closed_form_for_units and units.can_prepare(
         query.objective, shares(examples), query.permutation_invariant
     ):
         return _units(query, examples)
@@ -52,10 +52,7 @@ def _units(query: Query, examples: PyTree) -> Records:
     width = units.chunk_width(length(examples), rows, p)
     loss = query.objective.loss
     prepare = functools.partial(
-        units.prepare_units,
-        reduction=loss.reduction,
-        width=width,
-        labels=loss.linear.labels,
+        units.prepare_units, reduction=loss.reduction, width=width, labels=loss.linear.labels
     )
     if isinstance(examples, Spread):
         return examples.map(prepare)
@@ -74,10 +71,16 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
     """
     leaves = jax.tree.leaves(examples)
     if not leaves or any(jnp.ndim(leaf) == 0 for leaf in leaves):
-        raise ValueError("data must be a Dataset, or a pytree of arrays with one row per record.")
+        found = "single numbers: convert lists by np.asarray" if leaves else "no array"
+        raise ValueError(
+            f"data must be a Dataset or arrays of one row per record; it holds {found}."
+        )
     lengths = {jnp.shape(leaf)[0] for leaf in leaves}
     if len(lengths) > 1:
-        raise ValueError("all leaves of the data must have the same number of rows.")
+        got = "" if query.relation == "add_or_remove_one" else f", got {sorted(lengths)}"
+        raise ValueError(
+            f"all leaves of the data must have the same number of rows{got}: one for each record."
+        )
     (n,) = lengths
     if n == 0:
         raise ValueError("the data are empty: n = 0.")
@@ -135,14 +138,14 @@ def _check_grouping(query: Query, examples: PyTree) -> None:
 
 def _check_linear_examples(examples: PyTree, params: Params, linear: LinearLoss, axes: int) -> None:
     if not (isinstance(examples, tuple) and len(examples) == 2):
-        raise ValueError(
-            "this objective reads examples (x, y): pass the tuple (x, y) or a Dataset."
-        )
+        raise ValueError("this objective reads (x, y): pass the tuple (x, y) or a Dataset.")
     x, y = examples
     if (jnp.ndim(x), jnp.ndim(y)) != (axes + 1, axes):
         needed = "(n, p) and y (n,)" if axes == 1 else "(n, K, p) and y (n, K)"
+        swapped = (jnp.ndim(y), jnp.ndim(x)) == (axes + 1, axes)
         raise ValueError(
-            f"x must have shape {needed}, got {jnp.ndim(x)} and {jnp.ndim(y)} axes: {ONE_LABEL}."
+            f"x must have shape {needed}, got {jnp.ndim(x)} and {jnp.ndim(y)} axes: "
+            f"{'pass (x, y), not (y, x)' if swapped else ONE_LABEL}."
         )
     if jnp.iscomplexobj(y):
         raise ValueError(

@@ -30,7 +30,7 @@ def full_batch(data_size: int) -> FullBatch:
     >>> full_batch(100).expected
     100.0
     """
-    return FullBatch(_data_size(data_size))
+    return FullBatch(_validate.int32_count("data_size", data_size))
 
 
 def poisson(
@@ -66,7 +66,7 @@ def poisson(
     >>> sampler.probability == 256 / 60_000, sampler.max_batch_size
     (True, 417)
     """
-    n = _data_size(data_size)
+    n = _validate.int32_count("data_size", data_size)
     # In float32, as in the program, so that the divisor charged is the one used.
     expected = float(np.float32(_validate.positive("expected_batch", expected_batch)))
     if not isinstance(budget, PrivacyBudget):
@@ -97,8 +97,9 @@ def poisson(
     if draws * sampler.overflow >= budget.delta:
         raise ValueError(
             f"batches above max_batch_size={max_batch_size} have probability "
-            f"{sampler.overflow:.3g} a draw and cost {draws * sampler.overflow:.3g} of "
-            f"delta={budget.delta:g}; raise max_batch_size to "
+            f"{sampler.overflow:.3g} a draw, which would add "
+            f"{min(1.0, draws * sampler.overflow):.3g} to delta={budget.delta:g}; raise "
+            "max_batch_size to "
             f"{_max_batch_size(probability, n, 1e-3 * budget.delta / draws)}."
         )
     return sampler
@@ -117,7 +118,7 @@ def without_replacement(size: int, data_size: int) -> WithoutReplacement:
     >>> without_replacement(100, 1000).probability
     0.1
     """
-    n = _data_size(data_size)
+    n = _validate.int32_count("data_size", data_size)
     if _validate.positive_int("size", size) >= n:
         raise ValueError(
             f"size must be below data_size={n}, got {size}; take FullBatch to read every record."
@@ -194,15 +195,6 @@ def check_batch_size(batch_size: int, data_size: int) -> int:
             f"batch_size={data_size} to use all records at every step."
         )
     return int(batch_size)
-
-
-def _data_size(value: int) -> int:
-    number = _validate.positive_int("data_size", value)
-    if number >= 2**31:
-        raise ValueError(
-            f"data_size must be below 2^31, got {value!r}: records are numbered by 32 bits."
-        )
-    return number
 
 
 def _max_batch_size(probability: float, n: int, allowed: float) -> int:

@@ -166,4 +166,4 @@ def sizes_of(
         if exact >= 2**31:
             raise ValueError(f"epochs={epochs!r} gives more steps than are supported; lower it.")
         steps = max(1, round(exact))
-    return Sizes(data_size=n, batch_size=batch_size, steps=_validate.positive_int("steps", steps))
+    return Sizes(data_size=n, batch_size=batch_size, steps=_validate.int32_count("steps", steps))

@@ -261,4 +261,4 @@ def _booked(chosen: SearchPlan, kept: RunFiles, training: Training) -> Iterator[
 _draw = jax.jit(_trials.draw, static_argnames=("number", "settings", "slots"))
 _begin = jax.jit(_trials.begin)
 _advance = jax.jit(_trials.advance)
-_choose = jax.jit(_trials.choose, static_argnames=("unit", "unit_rows"))
+_choose = jax.jit(_trials.choose, static_argnames=("unit", "bounded_rows"))

@@ -54,7 +54,7 @@ def draw(
 
     Privacy: SECRET; it depends on the key and on public numbers alone.
     """
-    key = loop.own_key(root, stacked, records, params)
+    key = loop.configuration_key(root, stacked, records, params)
     # Integer thresholds: in float32 the distribution of K would be rounded.
     word = jax.random.bits(derive(key, "number of trials", 0), (), jnp.uint32)
     # The last threshold is 2^32, which no word reaches.
@@ -111,7 +111,7 @@ def choose(
     score: Any,
     before: Best | None,
     unit: str,
-    unit_rows: bool,
+    bounded_rows: bool,
 ) -> Best:
     """Returns the training with the largest score among these that count, and ``before``.
 
@@ -126,7 +126,7 @@ def choose(
 
     def one(key: Array, setting: Array, carry: loop.Carry) -> tuple[Solution, Array]:
         bound = _bind(stacked, key, setting, records, params)
-        solution = loop.finish(bound, carry, unit, unit_rows)
+        solution = loop.finish(bound, carry, unit, bounded_rows)
         # A training that failed has the score minus infinity, and wins only if all failed.
         value = solution.accuracy if score is None else score(solution.params)
         value = jnp.asarray(value, jnp.float32).reshape(())
@@ -152,7 +152,7 @@ def search(
     number: NumberOfTrials,
     score: Any = None,
     unit: str = "row",
-    unit_rows: bool = False,
+    bounded_rows: bool = False,
 ) -> Best:
     """Returns the release of a whole search, of all its trainings at once; pure.
 
@@ -163,7 +163,7 @@ def search(
     drawn = draw(stacked, records, key, params, number, len(algorithms), number.cap)
     carries = begin(stacked, drawn, records, params)
     carries = advance(stacked, drawn, carries, records, params, rounds_of(algorithms))
-    return choose(stacked, drawn, carries, records, params, score, None, unit, unit_rows)
+    return choose(stacked, drawn, carries, records, params, score, None, unit, bounded_rows)
 
 
 def rounds_of(algorithms: Sequence[Algorithm]) -> int:

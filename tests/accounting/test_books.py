@@ -742,7 +742,7 @@ def test_what_a_new_ledger_says_fits_does(epsilon, part, path, capsys):
     said = capsys.readouterr().out
     named = f"{float(epsilon):g} at delta 1e-06"
     assert f"remaining: 100 %; the first run may have epsilon {named}" in said
-    assert "may leave no place for runs of other kinds" in said
+    assert "may leave none for runs with another accounting" in said
     with Ledger.open(path) as ledger:
         assert admit(ledger, run(part, 10, float(epsilon))) == 1
     assert main(["ledger", "show", str(path)]) == 0

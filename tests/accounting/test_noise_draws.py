@@ -152,12 +152,21 @@ def test_a_search_is_charged_for_all_of_its_trainings():
     assert plan.event.noise_draws == plan.release.cap * 2 * 4
 
 
-def test_the_guarantee_says_what_is_charged():
-    algorithm = toy("dp-tr")
-    said = dpjax.solve(algorithm, toy_records(), key=jax.random.key(0)).guarantee()
-    assert "drawing 120 numbers of Gaussian noise" in " ".join(said.split())
-    said = dpjax.solve(toy("prgd"), toy_records(), key=jax.random.key(0)).guarantee()
-    assert "numbers of Gaussian noise" not in said
+@pytest.mark.parametrize(
+    ("name", "draws", "inexact"),
+    [
+        ("dp-tr", "rounding of sums, and for drawing 120 numbers of Gaussian noise. Dr", False),
+        ("dp-sgd", "numbers of Gaussian noise, and for what is included in delta, above. D", False),
+        ("prgd", "rounding of sums, and for what is included in delta, above. Apart", True),
+        ("spider", "numbers of Gaussian noise. Drawing them adds", True),
+        ("dp-gd-selected", "rounding of sums and scores, for drawing", True),
+    ],
+)
+def test_the_guarantee_says_what_is_charged(name, draws, inexact):
+    """Every guarantee named the exact laws of noise that most methods do not add."""
+    said = " ".join(dpjax.results.guarantee.statement(toy(name), "row").split())
+    assert f"for the {draws}" in said or draws in said
+    assert ("have their exact laws" in said) == inexact
 
 
 # Ledgers.

@@ -392,7 +392,7 @@ def test_the_certificate_holds_on_the_records_kept_for_it():
 
     def one(key):
         solution = dpjax.solve(algorithm, data, key=key)
-        own = loop.own_key(key, algorithm, data, jnp.zeros(P))
+        own = loop.configuration_key(key, algorithm, data, jnp.zeros(P))
         kept = ordered(derive(own, "order", 0), data).order[algorithm.score.sampler.first :]
         rows = jax.tree.map(lambda leaf: leaf[kept], data)
         true = dpjax.diagnostics.exact_gradient_norm(objective, solution.params, rows)

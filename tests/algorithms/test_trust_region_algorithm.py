@@ -23,7 +23,7 @@ ALMOST_NO_NOISE = dpjax.PrivacyBudget(1e6, 1e-4)
 
 
 @functools.cache
-def unit_rows(n=N, p=P):
+def bounded_rows(n=N, p=P):
     random = np.random.default_rng(n + p)
     x = random.normal(size=(n, p)) + np.eye(p)[0]
     x /= np.linalg.norm(x, axis=1, keepdims=True)
@@ -42,7 +42,7 @@ def build(objective=None, budget=ALMOST_NO_NOISE, **more):
 @pytest.mark.parametrize("release", mostly_ci(["joint", "separate"], ["joint"]))
 @pytest.mark.parametrize("strength", [0.01, 0.1])
 def test_with_almost_no_noise_it_reaches_the_optimum(release, strength):
-    data = unit_rows()
+    data = bounded_rows()
     x, y = np.float64(data.x), np.float64(data.y)
 
     def value(w):
@@ -107,7 +107,7 @@ def test_damping_keeps_pure_noise_from_passing_for_negative_curvature():
 
 
 def test_the_radius_shrinks_geometrically_between_its_ends():
-    solution = dpjax.solve(build(radius=8.0, final_radius=0.5, steps=5), unit_rows(), key=KEY)
+    solution = dpjax.solve(build(radius=8.0, final_radius=0.5, steps=5), bounded_rows(), key=KEY)
     np.testing.assert_allclose(solution.history.radius, [8, 4, 2, 1, 0.5], rtol=1e-5)
     assert (solution.history.step_norm <= solution.history.radius * (1 + 1e-4)).all()
 
@@ -160,7 +160,7 @@ def test_the_paper_schedule_stops_early_at_the_price_of_all_steps():
     schedule = dpjax.paper_schedule(objective)
     assert schedule["radius"] == schedule["final_radius"] == pytest.approx(1.0194, abs=1e-4)
     algorithm = quiet(build(objective, dpjax.PrivacyBudget(1.0, 1e-4), steps=12, **schedule))
-    solution = dpjax.solve(algorithm, unit_rows(), key=KEY)
+    solution = dpjax.solve(algorithm, bounded_rows(), key=KEY)
     steps = int(solution.steps)
     assert 0 < steps < 12
     assert dpjax.Status(int(solution.status)) is dpjax.Status.STOPPED
@@ -172,7 +172,7 @@ def test_the_paper_schedule_stops_early_at_the_price_of_all_steps():
     assert [release.count for release in solution.event.releases] == [12]
     assert solution.event.gaussian_mu == pytest.approx(algorithm.event.gaussian_mu, rel=1e-6)
     assert solution.epsilon(1e-4) == algorithm.epsilon(1e-4)
-    stopped = dpjax.run(algorithm, unit_rows(), key=KEY, progress=False)
+    stopped = dpjax.run(algorithm, bounded_rows(), key=KEY, progress=False)
     np.testing.assert_array_equal(stopped.params, solution.params)
     assert int(stopped.status) == dpjax.Status.STOPPED
 
@@ -183,19 +183,19 @@ def test_under_vmap_runs_stop_each_at_its_own_step():
     schedule = dpjax.paper_schedule(objective) | {"radius": 0.3, "final_radius": 0.3}
     algorithm = build(objective, dpjax.PrivacyBudget(3.0, 1e-3), steps=12, **schedule)
     keys = jax.random.split(KEY, 20)
-    batch = jax.vmap(lambda key: dpjax.solve(algorithm, unit_rows(), key=key))(keys)
+    batch = jax.vmap(lambda key: dpjax.solve(algorithm, bounded_rows(), key=key))(keys)
     assert len(set(np.asarray(batch.steps).tolist())) > 1
     finished = np.isfinite(batch.history.gradient_norm).sum(axis=1)
     np.testing.assert_array_equal(finished, batch.steps)
     for i in (0, 7):
-        one = dpjax.solve(algorithm, unit_rows(), key=keys[i])
+        one = dpjax.solve(algorithm, bounded_rows(), key=keys[i])
         assert int(one.steps) == int(batch.steps[i])
         np.testing.assert_allclose(one.params, batch.params[i], rtol=1e-3, atol=1e-4)
 
 
 def test_a_rule_that_never_fires_returns_the_last_iterate():
     algorithm = build(steps=4, stopping_alpha=1e-12, radius=0.01, final_radius=0.01)
-    solution = dpjax.solve(algorithm, unit_rows(), key=KEY)
+    solution = dpjax.solve(algorithm, bounded_rows(), key=KEY)
     assert int(solution.steps) == 4
     assert dpjax.Status(int(solution.status)) is dpjax.Status.FIXED_HORIZON
 
@@ -249,7 +249,7 @@ def test_the_certificate_holds_and_one_without_the_quantile_is_caught(make, more
     objective = dpjax.objectives.logistic_nonconvex()
     algorithm = make(objective, dpjax.PrivacyBudget(1.0, 1e-4), beta=beta, **more)
     allowed = stats.binom.isf(LEVEL, seeds, beta)
-    failed, planted = failures(algorithm, unit_rows(), seeds)
+    failed, planted = failures(algorithm, bounded_rows(), seeds)
     assert failed <= allowed < planted
 
 
@@ -274,7 +274,7 @@ def test_the_gradient_bound_is_tight_where_there_is_nothing_but_noise():
 
 @pytest.mark.ci
 def test_which_iterate_is_certified():
-    data, budget = unit_rows(), dpjax.PrivacyBudget(1.0, 1e-4)
+    data, budget = bounded_rows(), dpjax.PrivacyBudget(1.0, 1e-4)
     last, output, none = (
         dpjax.solve(build(budget=budget, certify=certify), data, key=KEY)
         for certify in ("last_query", "output", None)
@@ -326,7 +326,7 @@ def test_a_stopping_rule_splits_beta_over_the_steps():
     ],
 )
 def test_the_scope_says_whether_clipping_may_act(more, rows_are_unit, scope):
-    data = unit_rows()
+    data = bounded_rows()
     given = data if rows_are_unit else data.examples
     algorithm = build(budget=dpjax.PrivacyBudget(1.0, 1e-4), steps=1, **more)
     # It depends on no number, so that nothing is run.

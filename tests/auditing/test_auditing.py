@@ -258,7 +258,7 @@ def test_runs_differ_and_a_seed_fixes_them():
 
 def test_what_a_recorded_training_does_is_what_it_does_unwatched(monkeypatch):
     # Watched it is another configuration, which its key would be folded with.
-    monkeypatch.setattr(loop, "own_key", lambda key, algorithm, examples, params: key)
+    monkeypatch.setattr(loop, "configuration_key", lambda key, algorithm, examples, params: key)
     algorithm = dpjax.dp_gradient_descent(
         canaries.LOSSES["alternating"], dpjax.PrivacyBudget(4.0, DELTA), data_size=2, dimension=2,
         steps=5, step_size=1.0, clip_norm=1e-3, certify=None,
@@ -587,7 +587,7 @@ class Asker(SingleQueryAlgorithm):
             ask(self.query, state.params)
         return state
 
-    def certify(self, key, state, ask, unit_rows):
+    def certify(self, key, state, ask, bounded_rows):
         if self.how in ("certify", "finalize and certify"):
             ask(self.last, state.params)
         return None, None

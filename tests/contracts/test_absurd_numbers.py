@@ -182,6 +182,22 @@ def test_c67_an_absurd_number_is_a_named_error(name, parameter):
         make(name, **({"data_size": 1000, "dimension": 4} | {parameter: HUGE}))
 
 
+@pytest.mark.parametrize("count", [2**31, 2**33])
+@pytest.mark.parametrize(
+    ("name", "parameter"),
+    [row for row in SWEEP if row[1] in ("steps", "epochs", "epoch_length")],
+)
+def test_more_steps_than_32_bits_number_are_refused_early(name, parameter, count):
+    """Noise was calibrated for them, with warnings, and ``solve`` then raised OverflowError."""
+    with pytest.raises(ValueError, match=rf"{parameter}.*2\^31.* take fewer"):
+        make(name, **({"data_size": 1000, "dimension": 4} | {parameter: count}))
+
+
+def test_epochs_that_double_to_more_steps_than_32_bits_number_are_refused():
+    with pytest.raises(ValueError, match=r"epochs=40 have 2\^31 steps or more.* take fewer"):
+        make("dp-svrg++", data_size=1000, dimension=2, epochs=40)
+
+
 def with_multiplier(value):
     return Event((Release("one", 1, value),), "zero_out").gaussian_mu
 

@@ -610,7 +610,7 @@ def test_c49_records_are_arguments_of_the_program_and_not_constants_in_it(name):
     for seed in (0, 1):
         examples = jax.tree.map(jnp.asarray, records(seed))
         lowered = program._solve.lower(
-            build(name), examples, KEY, jnp.zeros(P), unit="row", unit_rows=False
+            build(name), examples, KEY, jnp.zeros(P), unit="row", bounded_rows=False
         )
         texts.add(lowered.as_text())
     (text,) = texts

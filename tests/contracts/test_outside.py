@@ -423,3 +423,9 @@ def test_a_release_with_a_law_of_its_own_is_not_taken_for_a_gaussian():
 def test_a_factory_in_place_of_its_algorithm_is_refused():
     with pytest.raises(ValueError, match="algorithm must be what a factory such as"):
         dpjax.solve(dpjax.dp_trust_region, (np.ones((4, 2)), np.ones(4)), seed=0)
+
+
+def test_an_algorithm_of_more_steps_than_32_bits_number_is_refused():
+    algorithm = dataclasses.replace(build(GradientQuery), steps=2**31)
+    with pytest.raises(ValueError, match="steps must be below 2"):
+        dpjax.solve(algorithm, records(), seed=0)

@@ -53,7 +53,7 @@ class Descent(SingleQueryAlgorithm):
     def finalize(self, key, state, ask):
         return ENDS.get(self.how, lambda algorithm, ask, state: state)(self, ask, state)
 
-    def certify(self, key, state, ask, unit_rows):
+    def certify(self, key, state, ask, bounded_rows):
         if self.how == "closed and certified":
             ask(self.query, state.params)
         return None, None
@@ -435,11 +435,12 @@ def test_a_trajectory_claims_its_key_and_goes_under_vmap():
 @pytest.mark.parametrize(
     ("at", "words"),
     [
-        ([3, 1], "do not fall"),
-        ([-1], "from 0 on"),
+        ([3, 1], "nondecreasing.* sort them"),
+        ([-1], "step numbers >= 0"),
         ([9], "goes past the algorithm's steps=4"),
-        ([0.5], "must be a sequence of step numbers"),
-        (2, "must be a sequence of step numbers"),
+        ([0.5], "must be a sequence of whole numbers, at least one, got float32"),
+        ([], r"whole numbers, at least one, .* at=\[0\] for the start"),
+        (2, "must be a sequence of whole numbers"),
     ],
 )
 def test_steps_that_are_none_are_refused(at, words):
@@ -490,7 +491,7 @@ def test_parts_whose_noise_would_have_one_key_are_refused(words, value):
             return super().stddevs(params, **public) * value
 
     query = Repeats(**build().query.__dict__)
-    with pytest.raises(ValueError, match=r"of which keys are made: one repeats, or is 'sample'"):
+    with pytest.raises(ValueError, match="make them distinct, and none 'sample', which"):
         query.answer(KEY, bind(query, records()), jnp.zeros(P))
 
 

@@ -45,7 +45,7 @@ def digest(loss, examples=None, params=START, **more):
 
 def word(loss, examples=None):
     examples = records() if examples is None else examples
-    key = loop.own_key(KEY, build(loss), examples, START)
+    key = loop.configuration_key(KEY, build(loss), examples, START)
     return tuple(np.asarray(jax.random.key_data(key)).tolist())
 
 
@@ -352,7 +352,9 @@ def test_c54_the_number_of_rows_is_not_in_the_hash():
 def test_c54_a_number_that_vmap_runs_over_in_a_loss_is_folded_into_the_key():
     targets = jnp.array([0.25, 0.5, 0.25])
     folded = jax.vmap(
-        lambda t: jax.random.key_data(loop.own_key(KEY, build(closure(t)), records(), START))
+        lambda t: jax.random.key_data(
+            loop.configuration_key(KEY, build(closure(t)), records(), START)
+        )
     )
     words = [tuple(row) for row in np.asarray(folded(targets)).tolist()]
     assert words[0] == words[2] != words[1]
@@ -383,7 +385,7 @@ def test_c54_an_algorithm_of_the_user_counts_by_its_program():
     assert described(0.5).digest == described(0.5).digest != described(0.25).digest
     assert "program" in described(0.5).settings
     assert "program" not in loop.describe(build(closure(0.25)), records(), START).settings
-    key = loop.own_key(KEY, Foreign(build(closure(0.25)), jnp.negative), records(), START)
+    key = loop.configuration_key(KEY, Foreign(build(closure(0.25)), jnp.negative), records(), START)
     assert word(closure(0.25)) != tuple(np.asarray(jax.random.key_data(key)).tolist())
 
 

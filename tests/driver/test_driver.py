@@ -233,8 +233,9 @@ def test_the_guarantee_says_what_section_8_asks_for(name, relation, steps):
             and "(enforced by clipping)" in text
         )
         for part, stddev in release.components:
-            part = "the Gumbel noise has" if release.mechanism == "exponential" else part
-            assert f"{part} std {stddev:.4g}" in text
+            part = "the Gumbel noise" if release.mechanism == "exponential" else part
+            said = " has std" if release.mechanism == "exponential" else ""
+            assert f"{part}{said} {stddev:.4g}" in text
     not_covered = text[text.index("Not covered") :]
     for word in ("tuning", "preprocessing", "metrics", "other runs"):
         assert word in not_covered
@@ -276,18 +277,19 @@ BAD_CALLS = {
     "wrong n": ({"data": (X[:-1], Y[:-1])}, f"data_size={N} was declared, but the data have 39"),
     "lengths that differ": (
         {"data": (X, Y[:-1])},
-        "all leaves of the data must have the same number of rows",
+        r"the same number of rows, got \[39, 40\]: one for each record",
     ),
     "integer features": ({"data": (X.astype(int), Y)}, "features must be floating"),
     "empty data": ({"data": (X[:0], Y[:0])}, "data are empty"),
-    "no data": ({"data": ()}, "data must be"),
+    "no data": ({"data": ()}, "data must be .* holds no array"),
     "None as data": ({"data": None}, "data must be"),
     "a number as data": ({"data": 3.0}, "data must be"),
-    "lists of numbers": ({"data": (X.tolist(), Y.tolist())}, "data must be"),
+    "lists of numbers": ({"data": (X.tolist(), Y.tolist())}, "convert lists by np.asarray"),
     "text as data": ({"data": "ijcnn1"}, "data must be"),
     "wrong p": ({"data": (X[:, :2], Y)}, r"params must have shape \(2,\) to fit x"),
     "x of one axis": ({"data": (X[:, 0], Y)}, r"x must have shape \(n, p\)"),
     "y of two axes": ({"data": (X, Y[:, None])}, r"y \(n,\)"),
+    "y before x": ({"data": (Y, X)}, r"pass \(x, y\), not \(y, x\)"),
     "x alone": ({"data": X}, r"the tuple \(x, y\)"),
     "a triple": ({"data": (X, Y, Y)}, r"the tuple \(x, y\)"),
     "a dictionary": ({"data": {"x": X, "y": Y}}, r"the tuple \(x, y\)"),
@@ -506,8 +508,8 @@ BAD_ONE = {
         "batch_size 0": ({"batch_size": 0}, "batch_size must be"),
         "batch_size above n": ({"batch_size": N + 1}, f"batch_size must be at most data_size={N}"),
         "max_batch_size too small": (
-            {"batch_size": 20, "max_batch_size": 21},
-            "raise max_batch_size to",
+            {"batch_size": 20, "max_batch_size": 10},
+            "probability 1 a draw, which would add 1 to delta=0.0001; raise max_batch_size to",
         ),
         "max_batch_size, full batch": (
             {"batch_size": N, "max_batch_size": N},

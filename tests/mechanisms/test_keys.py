@@ -9,7 +9,7 @@ from factories import Crash, in_threads
 
 import dpjax
 from dpjax.driver import program, resume
-from dpjax.driver.loop import own_key
+from dpjax.driver.loop import configuration_key
 from dpjax.mechanisms import keys as mechanism_keys
 from dpjax.mechanisms import seed_key
 from dpjax.oracles import bind
@@ -93,7 +93,7 @@ def test_c6_a_random_key_is_for_one_training(train):
 
 def fold(algorithm=None, key=KEY):
     algorithm = build() if algorithm is None else algorithm
-    return word(jax.jit(own_key)(key, algorithm, records(), jnp.zeros(3)))
+    return word(jax.jit(configuration_key)(key, algorithm, records(), jnp.zeros(3)))
 
 
 def test_c6_one_key_for_two_configurations_shares_no_noise():
@@ -137,10 +137,14 @@ def test_c6_the_attack_on_one_key_for_two_noise_scales_fails():
 def test_c6_a_key_is_folded_alike_in_a_loop_a_batch_and_a_sweep():
     algorithms = [build(1.0), build(2.0)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *algorithms)
-    swept = jax.vmap(lambda algorithm: own_key(KEY, algorithm, records(), jnp.zeros(3)))(stacked)
+    swept = jax.vmap(lambda algorithm: configuration_key(KEY, algorithm, records(), jnp.zeros(3)))(
+        stacked
+    )
     assert [word(key) for key in swept] == [fold(algorithm) for algorithm in algorithms]
     keys = jax.random.split(KEY, 2)
-    batch = jax.vmap(lambda key: own_key(key, algorithms[0], records(), jnp.zeros(3)))(keys)
+    batch = jax.vmap(lambda key: configuration_key(key, algorithms[0], records(), jnp.zeros(3)))(
+        keys
+    )
     assert [word(key) for key in batch] == [fold(key=key) for key in keys]
 
 

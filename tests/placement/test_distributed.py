@@ -95,7 +95,7 @@ def program(mesh):
     data = sharding.put((x, y), mesh)
     start = sharding.replicate((jax.random.key(0), jnp.zeros(4)), data)
     solve = dpjax.driver.program._solve
-    return solve.lower(algorithm("NAME"), data, *start, unit="row", unit_rows=False).compile()
+    return solve.lower(algorithm("NAME"), data, *start, unit="row", bounded_rows=False).compile()
 
 
 memory = []

@@ -499,7 +499,8 @@ def test_an_optimizer_has_one_name_and_another_rate_another():
 
 def test_c6_another_optimizer_draws_other_noise():
     own = [
-        loop.own_key(KEY, configured(optax.sgd(rate)), records(), START) for rate in (0.1, 0.1, 0.2)
+        loop.configuration_key(KEY, configured(optax.sgd(rate)), records(), START)
+        for rate in (0.1, 0.1, 0.2)
     ]
     words = [bits(jax.random.key_data(key)) for key in own]
     assert words[0] == words[1] != words[2]

@@ -210,7 +210,7 @@ def test_scores_that_are_no_numbers_lose_and_one_training_always_counts(planned)
     stacked, start = trials.stack(planned.algorithms), jnp.zeros(WIDTH)
     carries = search._begin(stacked, drawn, records(), start)
     chosen = functools.partial(
-        search._choose, stacked, drawn, carries, records(), start, unit="row", unit_rows=False
+        search._choose, stacked, drawn, carries, records(), start, unit="row", bounded_rows=False
     )
     never = public_score(lambda params: jnp.nan * params.sum())
     none = chosen(never, None)
