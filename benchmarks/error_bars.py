@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 import dpjax
-from dpjax.datasets import RANDHIE_RANGES, archives
+from dpjax.datasets import RANDHIE_RANGES, registry
 from dpjax.datasets.registry import spec
 from dpjax.diagnostics import exact_optimum
 from dpjax.results.coefficients import coefficients
@@ -37,7 +37,7 @@ SETTINGS = [
 
 def visits():
     """The embedded data with the number of visits in a year as the label, from 0 to 80."""
-    held = archives.arrays(spec("randhie"))
+    held = registry.arrays(spec("randhie"))
     columns = dict(zip(RANDHIE_RANGES, held["x"].T, strict=True))
     bounds = {name: {"bounds": pair} for name, pair in RANDHIE_RANGES.items()}
     schema = {"label": {"column": "visits", "bounds": [0, 80]}, "columns": bounds}

@@ -30,7 +30,7 @@ from dpjax.accounting import (
     epsilon,
     gaussian_multiplier,
 )
-from dpjax.accounting.trials import default_cap
+from dpjax.accounting.best_of import default_cap
 from dpjax.tuning import trials
 from dpjax.tuning.planning import SCORE_SHARE
 

@@ -22,7 +22,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 
 import dpjax
-from dpjax.datasets import archives
+from dpjax.datasets import registry
 from dpjax.datasets.registry import SPECS
 
 SEEDS = 10
@@ -32,7 +32,7 @@ THEIRS = pathlib.Path(__file__).with_name("regression_diffprivlib.py")
 
 def randhie():
     """Outpatient visits of a person-year, on a logarithmic scale; the codebook's ranges."""
-    raw = archives.arrays(SPECS["randhie"])
+    raw = registry.arrays(SPECS["randhie"])
     low, high = np.array(list(SPECS["randhie"].ranges.values())).T
     return raw["x"], np.log1p(raw["mdvis"]), (low, high), (0.0, np.log(101.0))
 
@@ -49,7 +49,7 @@ def fair():
 
 def covtype():
     """The elevation of a cell of forest in metres, by its other 53 features."""
-    raw = archives.arrays(SPECS["covtype"])
+    raw = registry.arrays(SPECS["covtype"])
     ranges = SPECS["covtype"].ranges
     low, high = np.array(list(ranges.values())[1:]).T
     return (

@@ -34,7 +34,7 @@ import numpy as np
 from scipy.optimize._trustregion_exact import IterativeSubproblem
 
 from dpjax.linalg import Exact, Lanczos, trust_region_step
-from dpjax.linalg._secular import by_eigenvectors
+from dpjax.linalg._newton import by_eigenvectors
 from dpjax.linalg.lanczos import try_lanczos
 
 SIZES = (1, 5, 10, 22, 54, 100, 200, 500)

@@ -8,143 +8,83 @@ from typing import TYPE_CHECKING, Any
 if sys.platform == "win32":
     raise ImportError("dpjax needs the file locks and forks of POSIX; on Windows, run it in WSL 2.")
 
-if TYPE_CHECKING:
-    from dpjax import (
-        accounting,
-        algorithms,
-        auditing,
-        comparison,
-        datasets,
-        derivatives,
-        diagnostics,
-        distributed,
-        estimators,
-        linalg,
-        mechanisms,
-        models,
-        objectives,
-        oracles,
-        plotting,
-        reporting,
-        sampling,
-        training,
-        transforms,
-        tuning,
-    )
-    from dpjax._typing import pytree_dataclass, static
-    from dpjax.accounting import Ledger, PrivacyBudget
+if TYPE_CHECKING:  # each under its own name again, by which type checkers know that it is public
+    from dpjax import accounting as accounting
+    from dpjax import algorithms as algorithms
+    from dpjax import auditing as auditing
+    from dpjax import comparison as comparison
+    from dpjax import datasets as datasets
+    from dpjax import derivatives as derivatives
+    from dpjax import diagnostics as diagnostics
+    from dpjax import distributed as distributed
+    from dpjax import estimators as estimators
+    from dpjax import linalg as linalg
+    from dpjax import mechanisms as mechanisms
+    from dpjax import models as models
+    from dpjax import objectives as objectives
+    from dpjax import oracles as oracles
+    from dpjax import plotting as plotting
+    from dpjax import reporting as reporting
+    from dpjax import sampling as sampling
+    from dpjax import training as training
+    from dpjax import transforms as transforms
+    from dpjax import tuning as tuning
+    from dpjax._typing import pytree_dataclass as pytree_dataclass
+    from dpjax._typing import static as static
+    from dpjax.accounting import Ledger as Ledger
+    from dpjax.accounting import PrivacyBudget as PrivacyBudget
+    from dpjax.algorithms import ALGORITHMS as ALGORITHMS
+    from dpjax.algorithms import Certificate as Certificate
+    from dpjax.algorithms import Status as Status
+    from dpjax.algorithms import dp_accelerated_mirror_descent as dp_accelerated_mirror_descent
+    from dpjax.algorithms import dp_adam as dp_adam
+    from dpjax.algorithms import dp_gradient_descent as dp_gradient_descent
     from dpjax.algorithms import (
-        ALGORITHMS,
-        Certificate,
-        Status,
-        dp_accelerated_mirror_descent,
-        dp_adam,
-        dp_gradient_descent,
-        dp_gradient_descent_with_selection,
-        dp_newton,
-        dp_optimizer,
-        dp_sgd,
-        dp_stochastic_trust_region,
-        dp_subspace_trust_region,
-        dp_svrg,
-        dp_svrg_plus_plus,
-        dp_trust_region,
-        dpagem,
-        objective_perturbation,
-        output_perturbation,
-        paper_schedule,
-        perturbed_gradient_descent,
-        stochastic_spider,
-        with_accuracy,
-        with_count,
+        dp_gradient_descent_with_selection as dp_gradient_descent_with_selection,
     )
-    from dpjax.datasets import Dataset
-    from dpjax.derivatives import (
-        clipped_grad,
-        clipped_grad_difference,
-        clipped_hessian,
-        joint_clipped,
-    )
-    from dpjax.driver import ResumeMismatch, run, solve
-    from dpjax.linalg import trust_region_step
-    from dpjax.mechanisms import random_key
-    from dpjax.objectives import Objective
-    from dpjax.reporting import report
-    from dpjax.results import SavedSolution, Solution, load, save
-    from dpjax.training import Trained, fit
-    from dpjax.tuning import Tuned, tune
-
-__all__ = [
-    "ALGORITHMS",
-    "Certificate",
-    "Dataset",
-    "Ledger",
-    "Objective",
-    "PrivacyBudget",
-    "ResumeMismatch",
-    "SavedSolution",
-    "Solution",
-    "Status",
-    "Trained",
-    "Tuned",
-    "accounting",
-    "algorithms",
-    "auditing",
-    "clipped_grad",
-    "clipped_grad_difference",
-    "clipped_hessian",
-    "comparison",
-    "datasets",
-    "derivatives",
-    "diagnostics",
-    "distributed",
-    "dp_accelerated_mirror_descent",
-    "dp_adam",
-    "dp_gradient_descent",
-    "dp_gradient_descent_with_selection",
-    "dp_newton",
-    "dp_optimizer",
-    "dp_sgd",
-    "dp_stochastic_trust_region",
-    "dp_subspace_trust_region",
-    "dp_svrg",
-    "dp_svrg_plus_plus",
-    "dp_trust_region",
-    "dpagem",
-    "estimators",
-    "fit",
-    "joint_clipped",
-    "linalg",
-    "load",
-    "mechanisms",
-    "models",
-    "objective_perturbation",
-    "objectives",
-    "oracles",
-    "output_perturbation",
-    "paper_schedule",
-    "perturbed_gradient_descent",
-    "plotting",
-    "pytree_dataclass",
-    "random_key",
-    "report",
-    "reporting",
-    "run",
-    "sampling",
-    "save",
-    "solve",
-    "static",
-    "stochastic_spider",
-    "training",
-    "transforms",
-    "trust_region_step",
-    "tune",
-    "tuning",
-    "with_accuracy",
-    "with_count",
-]
+    from dpjax.algorithms import dp_newton as dp_newton
+    from dpjax.algorithms import dp_optimizer as dp_optimizer
+    from dpjax.algorithms import dp_sgd as dp_sgd
+    from dpjax.algorithms import dp_stochastic_trust_region as dp_stochastic_trust_region
+    from dpjax.algorithms import dp_subspace_trust_region as dp_subspace_trust_region
+    from dpjax.algorithms import dp_svrg as dp_svrg
+    from dpjax.algorithms import dp_svrg_plus_plus as dp_svrg_plus_plus
+    from dpjax.algorithms import dp_trust_region as dp_trust_region
+    from dpjax.algorithms import dpagem as dpagem
+    from dpjax.algorithms import objective_perturbation as objective_perturbation
+    from dpjax.algorithms import output_perturbation as output_perturbation
+    from dpjax.algorithms import paper_schedule as paper_schedule
+    from dpjax.algorithms import perturbed_gradient_descent as perturbed_gradient_descent
+    from dpjax.algorithms import stochastic_spider as stochastic_spider
+    from dpjax.algorithms import with_accuracy as with_accuracy
+    from dpjax.algorithms import with_count as with_count
+    from dpjax.datasets import Dataset as Dataset
+    from dpjax.derivatives import clipped_grad as clipped_grad
+    from dpjax.derivatives import clipped_grad_difference as clipped_grad_difference
+    from dpjax.derivatives import clipped_hessian as clipped_hessian
+    from dpjax.derivatives import joint_clipped as joint_clipped
+    from dpjax.driver import ResumeMismatch as ResumeMismatch
+    from dpjax.driver import run as run
+    from dpjax.driver import solve as solve
+    from dpjax.linalg import trust_region_step as trust_region_step
+    from dpjax.mechanisms import random_key as random_key
+    from dpjax.objectives import Objective as Objective
+    from dpjax.reporting import report as report
+    from dpjax.results import SavedSolution as SavedSolution
+    from dpjax.results import Solution as Solution
+    from dpjax.results import load as load
+    from dpjax.results import save as save
+    from dpjax.training import Trained as Trained
+    from dpjax.training import fit as fit
+    from dpjax.tuning import Tuned as Tuned
+    from dpjax.tuning import tune as tune
 
 # Imported when they are first named: whoever asks for help need not wait for JAX.
+_ROOMS = (
+    "accounting algorithms auditing comparison datasets derivatives diagnostics distributed "
+    "estimators linalg mechanisms models objectives oracles plotting reporting sampling "
+    "training transforms tuning"
+)
 _NAMES = {
     "_typing": "pytree_dataclass static",
     "accounting": "Ledger PrivacyBudget",
@@ -171,6 +111,7 @@ _MOVED = {
     "experiments": "dpjax.comparison, and benchmarks/papers of a checkout",
 }
 _ROOM_OF = {name: room for room, names in _NAMES.items() for name in names.split()}
+__all__ = sorted([*_ROOMS.split(), *_ROOM_OF])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, dataclass_transform, ov
 import jax
 
 if TYPE_CHECKING:
-    from jaxtyping import Bool, Float, Int, Integer, PyTree, Real, Shaped
+    from jaxtyping import Bool, Float, Float64, Int, Int32, Integer, Key, PyTree, Real, Shaped
+    from jaxtyping import UInt32  # isort: skip
 else:  # shapes in signatures are for readers, type checkers and tests, which read the annotations
-    Bool = Float = Int = Integer = PyTree = Real = Shaped = Any
+    Bool = Float = Float64 = Int = Int32 = Integer = Key = PyTree = Real = Shaped = UInt32 = Any
 
 Array = jax.Array
 Params = PyTree
 Loss = Callable[[Params, Any], Array]
-
 Relation = Literal["zero_out", "replace_one", "add_or_remove_one"]
 
 _Class = TypeVar("_Class", bound=type)

@@ -41,12 +41,7 @@ def require() -> None:
 
 
 def check_path(path: str | os.PathLike) -> None:
-    """Raises, before anything is spent, unless a picture can be written under this name.
-
-    Raises:
-      ImportError: if matplotlib is not installed.
-      ValueError: if the ending names no format.
-    """
+    """Raises, before anything is spent, unless a picture can be written under this name."""
     require()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

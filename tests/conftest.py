@@ -164,7 +164,7 @@ def no_data(monkeypatch, tmp_path):
     cache = tmp_path / "cache"
     monkeypatch.delenv("DPJAX_DATA", raising=False)
     monkeypatch.setenv("DPJAX_CACHE", str(cache))
-    monkeypatch.setattr("dpjax.datasets.archives._download", offline)
+    monkeypatch.setattr("dpjax.datasets.registry._download", offline)
     sklearn_datasets = pytest.importorskip("sklearn.datasets")
     monkeypatch.setattr(sklearn_datasets, "fetch_covtype", offline)
     return cache

@@ -9,14 +9,21 @@ from dpjax.accounting.ball import (
     ball_radius,
     ball_share,
 )
+from dpjax.accounting.best_of import NumberOfTrials
 from dpjax.accounting.budget import RELATIONS, PrivacyBudget, records_moved, remarks
 from dpjax.accounting.calibrate import calibrate, check_spent, gaussian_multiplier, round_up
-from dpjax.accounting.events import ACCOUNTANTS, Event, Release, compose, epsilon, renyi
-from dpjax.accounting.gumbel import SelectionRelease, gumbel_multiplier, gumbel_scale
+from dpjax.accounting.events import ACCOUNTANTS, Event, compose, epsilon, renyi
 from dpjax.accounting.hash_chain import LedgerError
 from dpjax.accounting.ledger import Ledger
 from dpjax.accounting.ledger_entries import Entry
-from dpjax.accounting.objective_perturbation import PerturbationRelease, perturbed_delta
+from dpjax.accounting.other_releases import (
+    PerturbationRelease,
+    SelectionRelease,
+    gumbel_multiplier,
+    gumbel_scale,
+    perturbed_delta,
+)
+from dpjax.accounting.release import Release
 from dpjax.accounting.sampled_releases import (
     PoissonRelease,
     SinglePassRelease,
@@ -24,7 +31,6 @@ from dpjax.accounting.sampled_releases import (
     parallel,
 )
 from dpjax.accounting.search import SearchRelease
-from dpjax.accounting.trials import NumberOfTrials
 
 __all__ = [
     "ACCOUNTANTS",

@@ -137,10 +137,7 @@ class BallRelease(Release):
     Args:
       dimension: d of the ball, whose radius is sqrt(d + 2) standard deviations of a coordinate.
       **others: as ``Release``; ``sensitivity`` is the distance by which one record, if it is in the
-        batch, moves the mean.
-
-    Raises:
-      ValueError: for balls that do not overlap.
+        batch, moves the mean. Balls that do not overlap raise a ``ValueError``.
 
     >>> round(BallRelease("gradient", 1, 5.0, dimension=2).radius, 6)
     10.0
@@ -177,13 +174,9 @@ class BallRelease(Release):
     def total_variation(self) -> float:
         """Total variation between one release on neighbours: q I_{(D / 2R)^2}(...).
 
-        It holds for any other records in the batch, by convexity. A mechanism of
-        total variation t is dominated by the pair that has loss 0 with probability 1 - t and
-        infinite loss else, in both directions, so this is all that accounting needs.
-
-        >>> release = BallRelease("gradient", 1, 5.0, dimension=1)
-        >>> round(release.total_variation, 6) == round(1 / (2 * release.radius), 6)
-        True
+        It holds for any other records in the batch, by convexity. A mechanism of total variation t
+        is dominated by the pair that has loss 0 with probability 1 - t and infinite loss else, in
+        both directions, so this is all that accounting needs.
         """
         return ball_delta(self.sensitivity, self.radius, self.dimension) * self.probability
 

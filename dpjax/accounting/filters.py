@@ -46,9 +46,8 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax.accounting.budget import PrivacyBudget
-from dpjax.accounting.events import Event, Release, epsilon, renyi
+from dpjax.accounting.events import Event, Release, epsilon, renyi, renyi_divergences
 from dpjax.accounting.noise_draws import LOG_BETA, TAIL, charge, tails
-from dpjax.accounting.sampled import renyi_divergences
 from dpjax.accounting.search import accounting_key
 
 Cost = tuple[float, float]
@@ -92,11 +91,7 @@ ALL = float(np.nextafter(1.0, 2.0))
 
 
 def most_draws(budget: PrivacyBudget) -> int:
-    """Returns how many numbers of noise a ledger is charged for: 2^40, or fewer that cost little.
-
-    >>> print(*(math.log2(most_draws(PrivacyBudget(epsilon, 1e-6))) for epsilon in (1.0, 1e-4)))
-    40.0 22.0
-    """
+    """Returns how many noise draws a ledger is charged for: 2^40, or fewer that cost little."""
     for power in range(40, 0, -1):
         if charge(2**power).epsilon <= _SHARE * budget.epsilon:
             return 2**power
@@ -120,16 +115,10 @@ def used(costs: Iterable[Cost]) -> Cost:
 
 
 class Books:
-    """The two books of a ledger, or one of them.
+    """The books of a ledger: ``both``, which a first run opens, or one of them.
 
-    Args:
-      budget: the declared one.
-      order: of Renyi DP. None: where most runs like the first fit; of one book, Gaussian DP.
-      both: whether a first run opens both. Otherwise there is one.
-      draws: how many numbers of noise all runs may draw; what they cost is taken off the budget.
-
-    Raises:
-      ValueError: for an order at which the budget admits nothing.
+    ``order`` is that of Renyi DP. None: where most runs like the first fit; of one book, Gaussian
+    DP. What ``draws`` numbers of noise cost, those of all runs, is taken off the declared budget.
     """
 
     def __init__(
@@ -162,11 +151,7 @@ class Books:
         return Limits(0.0, None, _renyi_limit(held, order), overflow, order)
 
     def limits(self, first: Event) -> Limits:
-        """Returns what a first run fixes; those of a run that does not fit do not hold it.
-
-        Raises:
-          ValueError: for a run that no ledger books.
-        """
+        """Returns what a first run fixes; those of a run that does not fit do not hold it."""
         if not self.both:
             return self.single
         first = first.with_exact_noise
@@ -182,12 +167,7 @@ class Books:
         return shared._replace(own=own, steps=taken)
 
     def cost(self, event: Event, limits: Limits, is_first: bool = False) -> Cost:
-        """Returns what a run takes.
-
-        Raises:
-          ValueError: for a run that no ledger books, or the only book has no place for: of another
-            relation, or without an additive cost.
-        """
+        """Returns what a run takes; raises for one that no ledger books, or the only book."""
         if event.relation != self.budget.relation:
             raise ValueError(
                 f"the ledger's budget is under {self.budget.relation!r}, and this run is calibrated"
@@ -275,8 +255,7 @@ class Books:
     ) -> Cost:
         """Returns what a run takes, if it fits beside those before, of ``booked`` draws and tails.
 
-        Raises:
-          ValueError: as ``cost``, or with the way to a run that fits.
+        Otherwise it raises as ``cost``, or with the way to a run that fits.
         """
 
         def noisier(factor: float) -> Event:

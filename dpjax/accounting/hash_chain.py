@@ -39,16 +39,7 @@ class HashChain(NamedTuple):
 
 
 def parse(content: bytes, name: str = "ledger") -> HashChain:
-    """Returns the lines in ``content``, after checking every seal and every link.
-
-    Raises:
-      LedgerError: naming the first line that is not as it was written.
-
-    >>> first = line({"kind": "declaration"}, _FIRST)
-    >>> second = line({"kind": "intent"}, parse(first).head)
-    >>> len(parse(first + second).lines), parse(first + second[:-9]).torn
-    (2, True)
-    """
+    """Returns the lines in ``content``; raises naming the first that is not as it was written."""
     lines, digests = [], [_FIRST]
     *complete, tail = content.split(b"\n")
     for number, raw in enumerate(complete, 1):
@@ -81,12 +72,7 @@ def line(content: dict[str, Any], previous: str) -> bytes:
 
 
 def read(path: str | os.PathLike) -> HashChain:
-    """Returns the checked content of a file; takes no lock and changes nothing.
-
-    Raises:
-      LedgerError: if it is damaged.
-      FileNotFoundError: if there is no such file.
-    """
+    """Returns the checked content of a file; takes no lock and changes nothing."""
     return parse(pathlib.Path(path).read_bytes(), os.fspath(path))
 
 
@@ -97,14 +83,8 @@ class HashChainFile:
     the threads that share this object. A forked process would share the file lock, which would
     then exclude neither of the two: it does not inherit the file.
 
-    Args:
-      path: the file.
-      first: content of the first line of a new file; None opens one that exists.
-
-    Raises:
-      LedgerError: if the file is damaged, or open somewhere else for writing.
-      FileExistsError: if ``first`` is given and the file exists.
-      FileNotFoundError: if ``first`` is None and it does not.
+    ``first`` is the content of the first line of a new file; None opens one that exists. A file
+    that is damaged, or open somewhere else for writing, raises a ``LedgerError``.
     """
 
     def __init__(self, path: str | os.PathLike, first: dict[str, Any] | None = None):
@@ -146,10 +126,8 @@ class HashChainFile:
     def append(self, decide: Callable[[], dict[str, Any] | None]) -> None:
         """Appends the line that ``decide`` returns, and returns once it is on the disk.
 
-        No other thread can append between the decision and the line.
-
-        Args:
-          decide: returns the line, or None for none. It may read ``chain``, and must not append.
+        ``decide`` returns the line, or None for none; it may read ``chain``, and must not append.
+        No other thread can append between its decision and the line.
 
         Raises:
           OSError: if writing failed; the line is taken back and the file is closed, because a disk

@@ -19,7 +19,7 @@ from dpjax.accounting.events import Event, compose
 from dpjax.accounting.filters import Books, Cost, Limits, drawn, most_draws, steps, used
 from dpjax.accounting.hash_chain import LedgerError
 from dpjax.accounting.ledger_entries import Entry, check_lines, is_booked, outside_names, place
-from dpjax.accounting.outside import outside
+from dpjax.accounting.other_releases import outside
 from dpjax.display.cards import Card, HasCard, counted
 
 _FORMAT = "dpjax-ledger-3"
@@ -152,12 +152,7 @@ class Ledger(HasCard):
 
     @classmethod
     def read(cls, path: str | os.PathLike) -> "Ledger":
-        """Returns the ledger in a file for reading only; takes no lock.
-
-        Raises:
-          LedgerError: if the file is damaged.
-          FileNotFoundError: if there is no such file.
-        """
+        """Returns the ledger in a file for reading only; takes no lock, and raises as ``open``."""
         try:
             return cls(path, hash_chain.read(path))
         except FileNotFoundError:
@@ -168,9 +163,6 @@ class Ledger(HasCard):
 
         Parts spend side by side: of each is left what runs leave that read it or all of the data,
         and of all of the data the least of any part.
-
-        Raises:
-          ValueError: for a part that was not declared.
         """
         # The ledger of one part gives no access to the others.
         parts = self.parts if self.part is None else (self.part,)
@@ -387,9 +379,6 @@ class Ledger(HasCard):
         Args:
           events: ``algorithm.event`` of each run, chosen before any of their results.
           label: the caller's name for the data.
-
-        Raises:
-          ValueError: as ``check``.
         """
         planned = [[run.relation, steps(run), self.part, drawn(run)] for run in events]
         self._book("plan", compose(events), label, planned=planned)

@@ -8,8 +8,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from dpjax.accounting.discretization import REACH, IntervalMasses, connect_dots, discretize
-from dpjax.accounting.pld import PrivacyLossDistribution
+from dpjax.accounting.pld import (
+    REACH,
+    IntervalMasses,
+    PrivacyLossDistribution,
+    connect_dots,
+    discretize,
+)
 
 # Newton's method ends where a loss is met up to this, or it is lost in rounding.
 _EXCESS, _ITERATIONS = 1e-13, 200
@@ -143,11 +148,6 @@ def selection(pure_epsilon: float, gap: float) -> PrivacyLossDistribution:
 
     Reference: Dong, Durfee and Rogers, "Optimal differential privacy composition for exponential
       mechanisms" (2020), lemma 3.2 for one t; Zhu, Dong and Wang (2022), for the pair.
-
-    >>> from dpjax.accounting.pld import profile
-    >>> tail = 1 - np.exp(-0.2), 1 - np.exp(-1.0)
-    >>> round(profile(selection(1.0, 2.0**-10)).epsilon(tail[0] ** 2 / tail[1]), 4)
-    0.6
     """
     high = int(np.ceil(pure_epsilon / gap))
     edges = np.clip(np.arange(-high, high + 1) * gap, -pure_epsilon, pure_epsilon)
@@ -161,13 +161,8 @@ def selection(pure_epsilon: float, gap: float) -> PrivacyLossDistribution:
 def deviation_and_span(kind: Callable, *numbers: float) -> tuple[float, float]:
     """Returns the standard deviation of a loss and the width of its range.
 
-    Args:
-      kind: one of the functions above, or one like them of a release from outside.
-      *numbers: its arguments, without the gap.
-
-    >>> deviation, span = deviation_and_span(gaussian, 0.5)
-    >>> round(deviation, 3), round(span, 3)
-    (0.5, 9.75)
+    ``kind`` is a function above, or one like them of a release from outside; ``numbers`` are its
+    arguments without the gap.
     """
     # In the absence of the record; in its presence the deviation is larger.
     if kind is selection:

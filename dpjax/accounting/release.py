@@ -64,9 +64,6 @@ class Release:
       noise_draws: how many numbers of noise one release has at most, which epsilon is charged for;
         0 for noise that is taken to be exact.
 
-    Raises:
-      ValueError: for a number out of range.
-
     >>> Release("gradient", 10, noise_multiplier=5.0, sensitivity=0.1).stddev
     0.5
     """
@@ -108,21 +105,19 @@ class Release:
         if "mechanism" in cls.__dict__ or "sampling" in cls.__dict__:
             _KINDS[cls.mechanism, cls.sampling] = cls
         if cls.mechanism != Release.mechanism:
-            cls._check_law()
+            # Else the losses of a Gaussian would be inherited, and accounted.
+            cls.is_gaussian = cls.__dict__.get("is_gaussian", False)
+            laws = cls.privacy_loss, cls.whole_epsilon
+            if laws == (Release.privacy_loss, Release.whole_epsilon):
+                raise TypeError(
+                    f"{cls.__name__} is of {cls.mechanism} noise, whose privacy_loss it must "
+                    "define."
+                )
         # Of another law, its own or a mixin's, what a class says of its law is not inherited.
         for stated in ("is_gaussian", "is_lossless"):
             owner = next(base for base in cls.__mro__ if stated in vars(base))
             if any(getattr(cls, law) is not getattr(owner, law, None) for law in _LAWS):
                 setattr(cls, stated, False)
-
-    @classmethod
-    def _check_law(cls) -> None:
-        # Else the losses of a Gaussian would be inherited, and accounted.
-        cls.is_gaussian = cls.__dict__.get("is_gaussian", False)
-        if cls.privacy_loss is Release.privacy_loss and cls.whole_epsilon is Release.whole_epsilon:
-            raise TypeError(
-                f"{cls.__name__} is of {cls.mechanism} noise, whose privacy_loss it must define."
-            )
 
     def __post_init__(self):
         object.__setattr__(self, "count", _validate.positive_int("count", self.count))
@@ -172,21 +167,10 @@ class Release:
         return (self,)
 
     def check_relation(self, relation: Relation) -> None:
-        """Raises where this kind has no accounting under a relation.
-
-        Raises:
-          ValueError: saying which relations it has one for.
-        """
+        """Raises where this kind has no accounting under a relation, saying which it has."""
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss | None:
-        """Returns the privacy loss distribution of one release.
-
-        Args:
-          relation: the one that the multiplier refers to.
-
-        Returns:
-          None of a kind that ``is_lossless``.
-        """
+        """Returns the privacy loss distribution of one release; None if it ``is_lossless``."""
         # The pair N(0, 1), N(mu, 1) does not know which relation gave mu.
         return losses.gaussian, (1 / self.noise_multiplier,)
 
@@ -206,15 +190,7 @@ class Release:
         return None
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        """Returns the Renyi divergence of one release at each order.
-
-        Args:
-          orders: above 1.
-          relation: the one that the multiplier refers to.
-
-        Raises:
-          ValueError: if none is known.
-        """
+        """Returns the Renyi divergence of one release at each order; raises if none is known."""
         # A subclass inherits this method, and must not inherit a Gaussian's divergence.
         if not self.is_gaussian:
             raise ValueError(f"no Renyi divergence is known for {self.mechanism} noise; use 'pld'.")
@@ -240,23 +216,12 @@ class Release:
 
     @staticmethod
     def kinds(sampling: str) -> dict[str, type["Release"]]:
-        """Returns the kinds of release on one kind of draw, by the mechanism of the noise.
-
-        >>> Release.kinds("none")["gaussian"]
-        <class 'dpjax.accounting.release.Release'>
-        """
+        """Returns the kinds of release on one kind of draw, by the mechanism of the noise."""
         return {noise: kind for (noise, draw), kind in _KINDS.items() if draw == sampling}
 
     @staticmethod
     def from_fields(fields: dict[str, Any]) -> "Release":
-        """Returns the release whose ``to_fields`` went through JSON.
-
-        Raises:
-          ValueError: for a kind that no imported class stands for.
-
-        >>> Release.from_fields(Release("gradient", 1, 2.0).to_fields()).noise_multiplier
-        2.0
-        """
+        """Returns the release whose ``to_fields`` went through JSON."""
         fields = dict(fields)
         kind = fields.pop("mechanism"), fields.pop("sampling")
         if kind not in _KINDS:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import dp_accounting
 import numpy as np
@@ -20,7 +20,7 @@ _LOG_ROUNDING = 2.0**-48
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchRelease(Release):
-    """Base class of releases on Poisson batches and on uniform subsets.
+    """Releases on Poisson batches and on uniform subsets.
 
     Args:
       sampling_probability: of a record being drawn, exact.
@@ -299,5 +299,6 @@ def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:
     x = np.arange(-12.0, 12.0 + orders.max() * mu, step)
     ratio = np.logaddexp(np.log1p(-q), np.log(q) + mu * x - mu**2 / 2)
     terms = orders[:, None] * ratio - x**2 / 2
-    moments = special.logsumexp(terms, axis=1) + math.log(step / math.sqrt(2 * math.pi))
+    sums: Any = special.logsumexp(terms, axis=1)
+    moments = sums + math.log(step / math.sqrt(2 * math.pi))
     return moments / (orders - 1)

@@ -12,9 +12,8 @@ import numpy as np
 from dpjax import _validate
 from dpjax._typing import Relation
 from dpjax.accounting import events
-from dpjax.accounting.best_of import BestOf
+from dpjax.accounting.best_of import BestOf, NumberOfTrials
 from dpjax.accounting.release import PrivacyLoss, Release
-from dpjax.accounting.trials import NumberOfTrials
 
 _LARGEST_EPSILON = 700.0
 # Where a bound may be lower than at the order asked for.
@@ -185,11 +184,6 @@ class SearchRelease(Release):
         return np.minimum(_best(one, relation).delta(np.asarray(epsilons, np.float64)), 1.0)
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        """Returns the Renyi divergence of one search at each order.
-
-        Raises:
-          ValueError: if none is known for a release of a training.
-        """
         at = np.union1d(orders, _HIGHER_ORDERS)
         each = [
             np.sum([r.count * r.renyi(at, relation) for r in releases], axis=0)
@@ -251,14 +245,7 @@ _NOT_ACCOUNTED = {"name", "sensitivity", "components", "quantity"}
 
 
 def accounting_key(releases: Iterable[Release], noise: bool = True) -> tuple:
-    """Returns what tells the accounting of one training from that of another; hashable.
-
-    >>> one, other = Release("gradient", 1, 2.0), Release("gradient", 1, 3.0, sensitivity=0.1)
-    >>> accounting_key([one]) == accounting_key([other])
-    False
-    >>> accounting_key([one], noise=False) == accounting_key([other], noise=False)
-    True
-    """
+    """Returns what tells the accounting of one training from that of another; hashable."""
     skipped = _NOT_ACCOUNTED | ({"noise_multiplier"} if not noise else set())
 
     def fields(release: Release) -> Iterable[Any]:

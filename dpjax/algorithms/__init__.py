@@ -9,7 +9,7 @@ special to it; one name means one thing in all factories:
 - ``budget``: what a whole run may spend.
 - ``data_size``: the declared public number of records n.
 - ``dimension``: the number of parameters p; ``params`` are the public starting point.
-- ``steps``: T, the planned steps, all of which are charged.
+- ``steps``: T, the planned steps, all of which are charged; by default 600 or as a factory says.
 - ``step_size``: a number, of the first step where steps shrink; an optax transformation has a
   ``learning_rate``, a number or a schedule.
 - ``batch_size``: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
@@ -38,18 +38,14 @@ special to it; one name means one thing in all factories:
 In a history ``gradient_norm`` includes the regularizer, and ``data_gradient_norm`` leaves it out.
 """
 
-from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm, SingleQueryAlgorithm, Status, calibrated_query
-from dpjax.algorithms.certificate import Certificate
+from dpjax.algorithms.certificate import Certificate, ErrorBars
 from dpjax.algorithms.descent import Descent, UpdateRule
 from dpjax.algorithms.ending import with_accuracy, with_count
-from dpjax.algorithms.error_bars import ErrorBars
-from dpjax.algorithms.escape import EscapeRule, gaussian_push
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.newton import dp_newton
-from dpjax.algorithms.optimizer import dp_optimizer
 from dpjax.algorithms.perturbed_descent import perturbed_gradient_descent
 from dpjax.algorithms.perturbed_minimum import objective_perturbation, output_perturbation
 from dpjax.algorithms.registry import (
@@ -62,8 +58,9 @@ from dpjax.algorithms.registry import (
     Scenario,
 )
 from dpjax.algorithms.spider import Spider, stochastic_spider
+from dpjax.algorithms.spider_theory import EscapeRule, gaussian_push
 from dpjax.algorithms.stagewise import dpagem
-from dpjax.algorithms.stochastic_gradient import dp_sgd
+from dpjax.algorithms.stochastic_gradient import dp_adam, dp_optimizer, dp_sgd
 from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
 from dpjax.algorithms.svrg import SvrgEpochs, dp_svrg, dp_svrg_plus_plus

@@ -14,8 +14,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, Relation, static
 from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget, check_spent, gaussian_multiplier
 from dpjax.algorithms.card import AlgorithmBase
-from dpjax.algorithms.certificate import Certificate
-from dpjax.algorithms.error_bars import ErrorBars
+from dpjax.algorithms.certificate import Certificate, ErrorBars
 from dpjax.objectives import Objective, has_proven_constants
 from dpjax.oracles import Evaluations, Query, Setting, poisson_sampler
 
@@ -176,12 +175,10 @@ class SingleQueryAlgorithm(Algorithm):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """The one query."""
         return (self.query,)
 
     @property
     def event(self) -> Event:
-        """``steps`` answers."""
         return self.query.event(int(self.steps))
 
 
@@ -253,11 +250,7 @@ def check_problem(
 def clip_norms(
     objective: Objective, clip_norm: float | None, hessian_clip_norm: float | None
 ) -> tuple[float, float]:
-    """Returns gradient and Hessian clip norms, by default the objective's constants or defaults.
-
-    Raises:
-      ValueError: if one is missing and there is neither, or is not above 0.
-    """
+    """Returns gradient and Hessian clip norms, by default the objective's constants or defaults."""
     # Constants and defaults both begin with the bounds on gradient and Hessian. A method that asks
     # for no Hessian passes 1.0 for its norm, so that none is required.
     known: tuple[float | None, ...] = (None, None)
@@ -328,10 +321,8 @@ def initial_gap(objective: Objective, given: float | None) -> float:
     """Returns a public bound on L(w0) - min L at w0 = 0.
 
     A loss of linear scores that is never negative has at w = 0 a largest value over all records,
-    which bounds its mean too; an objective may state another bound among its defaults.
-
-    Raises:
-      ValueError: if no bound is known; the papers take it from the data, which is a release.
+    which bounds its mean too; an objective may state another bound among its defaults. Where none
+    is known this raises: the papers take it from the data, which is a release.
     """
     if given is not None:
         return positive_leaf("initial_gap", given)

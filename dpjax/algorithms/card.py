@@ -28,15 +28,9 @@ class AlgorithmBase(HasCard):
     """Everything a whole run releases; on the host."""
 
     def epsilon(self, delta: float | None = None) -> float | list:
-        """Returns the epsilon that a whole run spends, under the relation of the budget.
+        """Returns the epsilon that a whole run spends at ``delta``, by default the declared one.
 
-        On the host; of stacked algorithms a list, one entry each.
-
-        Args:
-          delta: by default the declared one.
-
-        Raises:
-          ValueError: if delta is out of range, or while tracing.
+        On the host, under the relation of the budget; of stacked algorithms a list, one entry each.
         """
         check_on_host(self)
         # Of a batch of algorithms, which ``jax.vmap`` or stacking makes, steps have axes.

@@ -250,7 +250,6 @@ class Descent(base.SingleQueryAlgorithm):
 
     @property
     def title(self) -> str:
-        """Name for people."""
         return self.name
 
     def init(self, params: Params) -> DescentState:

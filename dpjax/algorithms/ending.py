@@ -95,20 +95,13 @@ def with_accuracy(
     """Returns a training that also releases the accuracy of its final parameters, with noise.
 
     Both together stay within the budget, as one event. It is the accuracy on the training records:
-    it says whether training worked, and is optimistic about new ones.
+    it says whether training worked, and is optimistic about new ones. The solution's ``accuracy``
+    is the estimate, and ``accuracy_interval`` a confidence interval around it.
 
     Args:
       make: ``make(budget) -> algorithm``, a factory with all its arguments but the budget.
       budget: what training and estimate may spend together.
       epsilon: of the estimate alone, at the budget's delta; below the budget's.
-
-    Returns:
-      A frozen pytree for ``solve`` and ``run``. The solution's ``accuracy`` is the estimate, and
-      ``accuracy_interval`` a confidence interval around it.
-
-    Raises:
-      ValueError: for an epsilon that is not below the budget's, or a training that predicts no
-        label or whose accounting allows no other query.
 
     Privacy: one more Gaussian mechanism, of sensitivity 1 / n, composed with those of the training.
 
@@ -141,7 +134,9 @@ def with_count(
     """Returns a training that also releases how many of the declared records count, with noise.
 
     A null record, with a feature that is not finite or a label that the loss does not accept, is
-    left out without a warning, which would tell it; gradients do not show if half of them are.
+    left out without a warning, which would tell it; gradients do not show if half of them are. The
+    solution's ``counted`` is the share of the declared n records, or units, that count, and
+    ``counted_interval`` a confidence interval around it.
 
     Args:
       make: as in ``with_accuracy``; ``functools.partial(with_accuracy, make)`` is one too.
@@ -149,10 +144,6 @@ def with_count(
       share: of the budget's mu^2, as which unsampled Gaussian releases add up: 0.02 makes the noise
         of such a training 1 % larger. At (1, 1e-5) the number of records then has noise of
         standard deviation 26.4, whatever n.
-
-    Returns:
-      As ``with_accuracy``: the solution's ``counted`` is the share of the declared n records, or
-      units, that count, and ``counted_interval`` a confidence interval around it.
 
     Privacy: one more Gaussian mechanism, of sensitivity 1 / n, composed with those of the training.
 

@@ -111,12 +111,7 @@ def noise_bounds(query: GradientQuery, dimension: int, beta: float) -> NoiseBoun
 
 
 def default_step_size(objective: Objective) -> float:
-    """Returns 1 / smoothness of what is differentiated, or the objective's own default.
-
-    Raises:
-      ValueError: for an objective with neither constants nor defaults, or a regularizer with
-        neither smoothness nor a proximal operator.
-    """
+    """Returns 1 / smoothness of what is differentiated, or the objective's own default."""
     if objective.constants is not None and proximal(objective):
         return 1 / objective.constants.smoothness
     if objective.constants is None and objective.defaults is not None:

@@ -49,17 +49,14 @@ class SelectedGradientDescent(base.Algorithm):
 
     @property
     def title(self) -> str:
-        """Name for people."""
         return "DP-GD with selection" + " (by released gradients)" * (self.selection is None)
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """A gradient query for every step, and the selection, asked once."""
         return (self.query,) if self.selection is None else (self.query, self.selection)
 
     @property
     def event(self) -> Event:
-        """``steps`` noisy gradients and at most one selection."""
         return _event(self.query, int(self.steps), self.selection)
 
     def init(self, params: Params) -> SelectedState:
@@ -157,9 +154,6 @@ def dp_gradient_descent_with_selection(
       hessian_clip_norm: bound on one record's Hessian; by default its smoothness.
       hessian_lipschitz: rho; by default the objective's constant.
       certify: ``"output"`` or None.
-
-    Returns:
-      A frozen pytree whose ``output`` is the selected iterate, one of w_0 .. w_{T-1}.
 
     Privacy: releases T clipped mean gradients with Gaussian noise and one index among K, chosen by
       the exponential mechanism. The gradient test reuses the released gradients and is free; only

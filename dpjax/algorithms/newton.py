@@ -38,12 +38,10 @@ class Newton(base.Algorithm):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """The gradient, and its Newton direction."""
         return (self.gradient, self.direction)
 
     @property
     def event(self) -> Event:
-        """``steps`` noisy gradients and as many noisy directions."""
         return compose(query.event(int(self.steps)) for query in self.queries)
 
     def init(self, params: Params) -> NewtonState:

@@ -7,18 +7,16 @@ from typing import Any
 import optax
 
 from dpjax._typing import Relation
-from dpjax.algorithms.adam import dp_adam
 from dpjax.algorithms.base import Algorithm
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.newton import dp_newton
-from dpjax.algorithms.optimizer import dp_optimizer
 from dpjax.algorithms.perturbed_descent import perturbed_gradient_descent
 from dpjax.algorithms.perturbed_minimum import objective_perturbation, output_perturbation
 from dpjax.algorithms.spider import stochastic_spider
 from dpjax.algorithms.stagewise import dpagem
-from dpjax.algorithms.stochastic_gradient import dp_sgd
+from dpjax.algorithms.stochastic_gradient import dp_adam, dp_optimizer, dp_sgd
 from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
 from dpjax.algorithms.svrg import dp_svrg, dp_svrg_plus_plus
@@ -28,17 +26,14 @@ from dpjax.objectives import L1Ball
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Example:
-    """A small configuration, for the contract suite and for whoever wants to try the algorithm.
-
-    Args:
-      objective: name of an objective that the algorithm takes, of ``dpjax.objectives.OBJECTIVES``.
-      required: arguments without a default.
-      settings: arguments for 64 records, 4 features and 6 steps.
-    """
+    """A small configuration, for the contract suite and for whoever wants to try the algorithm."""
 
     objective: str = "logistic-nonconvex"
+    """Name of an objective that the algorithm takes, of ``dpjax.objectives.OBJECTIVES``."""
     required: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Arguments without a default."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Arguments for 64 records, 4 features and 6 steps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,54 +41,42 @@ class Scenario:
     """The attack on a full run, as data; ``dpjax.auditing`` carries it out.
 
     The attacker chooses the loss, under which one record of ``data_size`` contributes the full clip
-    norm and the others nothing.
-
-    Args:
-      loss: a name in ``dpjax.auditing.canaries.LOSSES``.
-      settings: further arguments of the factory.
-      data_size: number of records n.
-      dimension: number of parameters p.
-      epsilon: of the budget.
-      delta: of the budget.
-      relation: of the budget and of the data sets.
-      max_records: of a person, where the canary is one and ``data_size`` counts persons.
-
-    Privacy: settings of a synthetic attack; no data.
+    norm and the others nothing. Epsilon, delta and relation are those of the budget.
     """
 
     loss: str = "winding"
+    """A name in ``dpjax.auditing.canaries.LOSSES``."""
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Further arguments of the factory."""
     data_size: int = 2
     dimension: int = 2
     epsilon: float = 4.0
     delta: float = 1e-5
     relation: Relation = "zero_out"
     max_records: int = 1
+    """Of a person, where the canary is one and ``data_size`` counts persons."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
     """One algorithm: command line, contract suite, audits and the docs' tables are derived from it.
 
-    Args:
-      name: on the command line, in the contract suite, and of its audit.
-      factory: ``(objective, budget, *, data_size, dimension, ...) -> Algorithm``.
-      asks: what a step asks of the data, in one sentence without a capital or a full stop.
-      scenario: the attack on a full run.
-      example: a small configuration.
-      grid: arguments and the values that a private search draws them from by default, for rows of
-        norm 1; empty where no default is sensible.
-      one_release: whether it releases once and takes no planned steps, so that neither the command
-        line nor the contract suite can run it.
+    ``name`` is that on the command line, in the contract suite, and of its audit.
     """
 
     name: str
     factory: Callable[..., Algorithm]
+    """``(objective, budget, *, data_size, dimension, ...) -> Algorithm``."""
     asks: str
+    """What a step asks of the data, in one sentence without a capital or a full stop."""
     scenario: Scenario
     example: Example = Example()
     grid: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    """Arguments and the values that a private search draws them from by default, for rows of norm
+    1; empty where no default is sensible."""
     one_release: bool = False
+    """Whether it releases once and takes no planned steps, so that neither the command line nor the
+    contract suite can run it."""
 
 
 _HALF = Example(settings={"batch_size": 32})  # of its 64 records

@@ -14,7 +14,6 @@ from dpjax.accounting import Event, PrivacyBudget, parallel
 from dpjax.algorithms import base
 from dpjax.algorithms import spider_theory as theory
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, scope_of
-from dpjax.algorithms.escape import EscapeRule
 from dpjax.objectives import Objective
 from dpjax.oracles import LEAST, EstimateQuery, Evaluations, Query, ScoreQuery, Scores
 
@@ -85,7 +84,7 @@ class Spider(base.Algorithm):
     step_size: Array | float
     drift_threshold: Array | float
     difference_size: Array | int | None
-    escape: EscapeRule
+    escape: theory.EscapeRule
     tolerances: tuple[Array | float, Array | float]
     bounds: NoiseBounds | None
     beta: Array | float
@@ -94,12 +93,10 @@ class Spider(base.Algorithm):
 
     @property
     def title(self) -> str:
-        """Name for people."""
         return self.name if self.score is not None else f"{self.name} (last iterate)"
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """The estimate, and the scores on records of their own."""
         return (self.estimate,) if self.score is None else (self.estimate, self.score)
 
     @property
@@ -240,7 +237,7 @@ class Spider(base.Algorithm):
 
     @property
     def _last(self) -> int:
-        return self.estimate.sampler.last
+        return self.estimate.sampler.last  # pyright: ignore
 
     @property
     def _candidates(self) -> int:

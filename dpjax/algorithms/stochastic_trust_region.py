@@ -10,16 +10,18 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose
 from dpjax.algorithms import base
-from dpjax.algorithms.model_step import (
+from dpjax.algorithms.trust_region import (
     Queries,
     TrustRegionInfo,
     TrustRegionState,
     ask_model,
+    check_radii,
+    joint_weights,
+    radius_decay,
     spectral_scale,
     start,
     take_step,
 )
-from dpjax.algorithms.trust_region import check_radii, joint_weights, radius_decay
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 from dpjax.objectives import Objective
 from dpjax.oracles import (
@@ -56,12 +58,10 @@ class StochasticTrustRegion(base.Algorithm):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """Those of all stages."""
         return tuple(query for queries in self.stages for query in queries)
 
     @property
     def event(self) -> Event:
-        """Each query in the steps of its stage."""
         return _event(self.stages, int(self.steps))
 
     def init(self, params: Params) -> TrustRegionState:
@@ -142,9 +142,6 @@ def dp_stochastic_trust_region(
         which a margin loss's Hessian costs nothing, else the smoothness.
       sampling: ``"poisson"`` or ``"without_replacement"`` (uniformly random subsets; replace-one
         only, and 2.0 to 2.2 times the noise).
-
-    Returns:
-      A frozen pytree without a certificate, which takes every record.
 
     Privacy: releases T clipped sums over batches, divided by the declared batch size, with Gaussian
       noise; the rest is post-processing.

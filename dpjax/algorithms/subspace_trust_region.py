@@ -14,8 +14,13 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
-from dpjax.algorithms.model_step import TrustRegionInfo, minimize_model
-from dpjax.algorithms.trust_region import check_radii, joint_weights, radius_decay
+from dpjax.algorithms.trust_region import (
+    TrustRegionInfo,
+    check_radii,
+    joint_weights,
+    minimize_model,
+    radius_decay,
+)
 from dpjax.objectives import Objective
 from dpjax.oracles import SubspaceQuery
 

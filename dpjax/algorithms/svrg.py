@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -11,11 +13,28 @@ import optax
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
-from dpjax.accounting import Event, PrivacyBudget, compose
+from dpjax.accounting import (
+    Event,
+    PrivacyBudget,
+    calibrate,
+    compose,
+    gaussian_multiplier,
+    round_up,
+)
 from dpjax.algorithms import base
-from dpjax.algorithms import svrg_theory as theory
 from dpjax.objectives import Objective
-from dpjax.oracles import LEAST, AnchorQuery, DifferenceQuery, Query
+from dpjax.oracles import (
+    LEAST,
+    AnchorQuery,
+    DifferenceQuery,
+    Query,
+    check_batch_size,
+    poisson_sampler,
+)
+
+# From 32 on the theorems allow the step 1 / L of the full gradient; smaller batches than 128 were
+# measured to lose more to noise than they save in records.
+_BATCHES = 128, 16_384
 
 
 class SvrgState(NamedTuple):
@@ -58,13 +77,12 @@ class SvrgEpochs(base.Algorithm):
 
     @property
     def title(self) -> str:
-        """Name for people."""
         return "DP-SVRG++" if self.doubling else "DP-SVRG"
 
     @property
     def epochs(self) -> int:
         """T, the epochs that the planned steps begin; on the host."""
-        return theory.epochs_of(int(self.steps), int(self.epoch_length), self.doubling)
+        return epochs_of(int(self.steps), int(self.epoch_length), self.doubling)
 
     def init(self, params: Params) -> SvrgState:
         wide = at_least_float32(params)
@@ -133,12 +151,11 @@ class VarianceReduced(SvrgEpochs):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """The difference, which fixes the form of the records, and the gradient at the anchor."""
+        # The difference is first: it fixes the form of the records.
         return (self.difference, self.anchor)
 
     @property
     def event(self) -> Event:
-        """``epochs`` noisy gradients of all records and ``steps`` noisy differences of batches."""
         differences = self.difference.event(int(self.steps))
         return compose([self.anchor.event(self.epochs), differences])
 
@@ -154,6 +171,137 @@ class VarianceReduced(SvrgEpochs):
 
 def _distance(*points: Params) -> Array:
     return optax.tree.norm(jax.tree.map(jnp.subtract, *map(at_least_float32, points)))
+
+
+class Asked(NamedTuple):
+    """The numbers of both queries."""
+
+    clip_norm: float
+    smoothness: float
+    batch_size: int | None
+    max_batch_size: int | None
+    anchor_share: float
+
+    def sized(self, data_size: int, steps_of_a_pass: float) -> "Asked":
+        """Returns these with a batch size, at whose default so many steps read as one pass does."""
+        size = self.batch_size
+        if size is None:
+            # A difference takes two gradients of a record.
+            size = min(max(round(data_size / (2 * steps_of_a_pass)), _BATCHES[0]), _BATCHES[1])
+            size = min(size, data_size)
+        return self._replace(batch_size=check_batch_size(size, data_size))
+
+    def variance(self, data_size: int) -> float:
+        """The variance of a batch's mean over that of one record's part."""
+        size = self.batch_size or data_size
+        return 0.0 if size == data_size else 1 / size
+
+
+def _asked(
+    objective: Objective, clip_norm: float | None, smoothness: float | None, *sizes: Any
+) -> Asked:
+    """Returns the numbers of both queries, by default the objective's constants."""
+    _ = objective.prox  # raises where there is none
+    clip, _ = base.clip_norms(objective, clip_norm, 1.0)
+    usual = None if objective.constants is None else objective.constants.smoothness
+    smoothness = base.required("smoothness", smoothness, usual, objective)
+    asked = Asked(clip, base.positive_leaf("smoothness", smoothness), *sizes)
+    _validate.open_unit("anchor_share", asked.anchor_share)
+    return asked
+
+
+def _needed(objective: Objective, mu: float | None, argument: str) -> float:
+    """Returns mu, or raises if there is none to choose ``argument`` by."""
+    if mu is None:
+        raise ValueError(
+            f"strong_convexity must be above 0 to choose {argument}, and {objective.name} is not "
+            f"known to be strongly convex: add L2, give {argument}, or take dp_svrg_plus_plus."
+        )
+    return mu
+
+
+def _first_step_size(asked: Asked, given: float | None) -> float:
+    """Returns eta as far as it is known before the batch: the given one, or 1 / L."""
+    return 1 / asked.smoothness if given is None else _validate.normal("step_size", given)
+
+
+def _step_size(asked: Asked, n: int, given: float | None, factors: tuple[int, int]) -> float:
+    """Returns eta, by default below the bound of the theorem so that (4) has a solution."""
+    variance = asked.variance(n)
+    most, usual = (1 / (asked.smoothness * max(1.0, factor * variance)) for factor in factors)
+    if given is None:
+        return usual
+    # Privacy does not depend on it: a warning, not an error.
+    if _validate.normal("step_size", given) > most * (1 + 1e-6):
+        warnings.warn(
+            f"step_size={given:g} is above {most:.4g}, the bound of the theorem for batches of b: "
+            f"min(1 / L, b / ({factors[0]} L)). Above it the theorem does not apply.",
+            stacklevel=3,
+        )
+    return given
+
+
+def _contracting_length(asked: Asked, data_size: int, step_size: float, mu: float | None) -> int:
+    """Returns the least m of inequality (4), with 8 eta L divided by the batch size."""
+    theta = 8 * step_size * asked.smoothness * asked.variance(data_size)
+    if theta >= 1 / 3:
+        raise ValueError(
+            f"no epoch_length satisfies inequality (4) of theorem 4.2 at step_size={step_size:g}; "
+            f"take one below {step_size / (3 * theta):.4g}, or give epoch_length."
+        )
+    assert mu is not None  # the batch size was chosen by it
+    return math.floor((1 / (step_size * mu) + theta) / (0.5 - 1.5 * theta)) + 1
+
+
+def _noise(problem: base.Problem, clip: float) -> float:
+    """Returns G sqrt(p ln(1/delta)) / (n epsilon), the error that noise leaves."""
+    budget, p = problem.budget, problem.dimension
+    return clip * math.sqrt(p * math.log(1 / budget.delta)) / (problem.data_size * budget.epsilon)
+
+
+def _all_steps(epochs: int | None, steps: int | None, total: Callable[[int], int]) -> int:
+    """Returns the inner steps of all epochs."""
+    if steps is None:
+        return total(_validate.positive_int("epochs", epochs))
+    if epochs is not None:
+        raise ValueError(f"give epochs={epochs} or steps={steps}, not both.")
+    return _validate.positive_int("steps", steps)
+
+
+def epochs_of(steps: int, epoch_length: int, doubling: bool) -> int:
+    """Returns how many epochs of m steps, or of 2 m, 4 m and so on, begin within ``steps``."""
+    lengths = -(-steps // epoch_length)
+    # The first T doubling epochs have (2^(T + 1) - 2) m steps.
+    return (lengths + 1).bit_length() - 1 if doubling else lengths
+
+
+def _split_queries(
+    problem: base.Problem, asked: Asked, steps: int, epochs: int
+) -> tuple[AnchorQuery, DifferenceQuery]:
+    """Returns the gradient at the anchor and the difference to it, calibrated to the budget."""
+    budget, n = problem.budget, problem.data_size
+    draws = problem.dimension
+    # mu^2 of Gaussians is a sum over releases: the anchors spend a fraction of it. The differences,
+    # on sampled batches, have no mu, and are calibrated to what the anchors leave.
+    multiplier = gaussian_multiplier(budget, epochs, problem.accountant, noise_draws=draws)
+    multiplier = round_up(multiplier / math.sqrt(asked.anchor_share))
+    anchor = AnchorQuery(
+        setting=problem.setting, noise_multiplier=multiplier, clip_norm=asked.clip_norm
+    )
+    sampler = poisson_sampler(asked.batch_size or n, n, budget, steps, asked.max_batch_size)
+
+    def difference(multiplier: float) -> DifferenceQuery:
+        return DifferenceQuery(
+            setting=problem.setting.drawn_by(sampler),
+            noise_multiplier=multiplier,
+            clip_norm=asked.clip_norm,
+            smoothness=asked.smoothness,
+        )
+
+    def event(multiplier: float) -> Event:
+        return compose([anchor.event(epochs), difference(multiplier).event(steps)])
+
+    return anchor, difference(calibrate(event, budget, problem.accountant))
 
 
 def dp_svrg(
@@ -177,6 +325,8 @@ def dp_svrg(
 ) -> VarianceReduced:
     """Returns DP-SVRG, calibrated to the budget: for strongly convex objectives with a prox.
 
+    The output is the mean of the iterates of the last epoch.
+
     Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
 
     Args:
@@ -192,9 +342,6 @@ def dp_svrg(
       smoothness: L of the data term; by default the objective's constant. Clipping enforces it.
       strong_convexity: mu; by default the regularizer's.
       anchor_share: fraction of the squared mu of Gaussian privacy that the anchors spend.
-
-    Returns:
-      A frozen pytree whose output is the mean of the iterates of the last epoch.
 
     Privacy: releases T clipped mean gradients and, at every inner step, the clipped difference to
       the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered.
@@ -214,26 +361,28 @@ def dp_svrg(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     sizes = (batch_size, max_batch_size, anchor_share)
-    asked = theory.asked(objective, clip_norm, smoothness, *sizes)
-    mu = theory.strong_convexity(objective, strong_convexity)
+    asked = _asked(objective, clip_norm, smoothness, *sizes)
+    mu = getattr(objective.regularizer, "strong_convexity", None) or None
+    if strong_convexity is not None:
+        mu = _validate.normal("strong_convexity", strong_convexity)
     length = _validate.optional_count("epoch_length", epoch_length)
     # The default batch depends on the length, the length on the step size, and the step size on the
     # batch: a first step size without a batch breaks the cycle.
     usual = length
     if usual is None:
-        first = theory.first_step_size(asked, step_size)
-        usual = 2 / (first * theory.needed(objective, mu, "epoch_length"))
+        first = _first_step_size(asked, step_size)
+        usual = 2 / (first * _needed(objective, mu, "epoch_length"))
     asked = asked.sized(problem.data_size, usual)
     # By theorem 4.2 eta is at most b / (12 L), but inequality (4) has solutions only below b / (24
     # L); hence the 32.
-    eta = theory.step_size(asked, problem.data_size, step_size, (12, 32))
+    eta = _step_size(asked, problem.data_size, step_size, (12, 32))
     if length is None:
-        length = theory.contracting_length(asked, problem.data_size, eta, mu)
+        length = _contracting_length(asked, problem.data_size, eta, mu)
     if steps is None and epochs is None:
         gap = base.initial_gap(objective, initial_gap)
-        noise = theory.noise(problem, asked.clip_norm) ** 2 / theory.needed(objective, mu, "epochs")
+        noise = _noise(problem, asked.clip_norm) ** 2 / _needed(objective, mu, "epochs")
         epochs = max(1, math.ceil(math.log2(max(gap / noise, 1.0))))
-    steps = theory.all_steps(epochs, steps, lambda count: count * length)
+    steps = _all_steps(epochs, steps, lambda count: count * length)
     fields = {"step_size": eta, "epoch_length": length, "doubling": False}
     return _configured(problem, asked, steps, fields)
 
@@ -281,35 +430,35 @@ def dp_svrg_plus_plus(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     sizes = (batch_size, max_batch_size, anchor_share)
-    asked = theory.asked(objective, clip_norm, smoothness, *sizes)
+    asked = _asked(objective, clip_norm, smoothness, *sizes)
     if steps is None and epochs is None:
         gap = base.initial_gap(objective, initial_gap)
-        ratio = gap / theory.noise(problem, asked.clip_norm)
+        ratio = gap / _noise(problem, asked.clip_norm)
         epochs = max(1, math.ceil(math.log2(max(ratio, 1.0))))
     length = _validate.optional_count("epoch_length", epoch_length)
 
     def planned(length: int) -> int:
         # m times 2 + 4 + ... + 2^T.
-        return theory.all_steps(epochs, steps, lambda count: (2 ** (count + 1) - 2) * length)
+        return _all_steps(epochs, steps, lambda count: (2 ** (count + 1) - 2) * length)
 
-    first = length or math.ceil(1 / theory.first_step_size(asked, step_size))
+    first = length or math.ceil(1 / _first_step_size(asked, step_size))
     # The average over epochs, because their lengths differ by powers of 2.
-    usual = planned(first) / theory.epochs_of(planned(first), first, True)
+    usual = planned(first) / epochs_of(planned(first), first, True)
     asked = asked.sized(problem.data_size, usual)
-    eta = theory.step_size(asked, problem.data_size, step_size, (13, 13))
+    eta = _step_size(asked, problem.data_size, step_size, (13, 13))
     length = length or math.ceil(1 / eta)
     fields = {"step_size": eta, "epoch_length": length, "doubling": True}
     return _configured(problem, asked, planned(length), fields)
 
 
 def _configured(
-    problem: base.Problem, asked: theory.Asked, steps: int, fields: dict[str, Any]
+    problem: base.Problem, asked: Asked, steps: int, fields: dict[str, Any]
 ) -> VarianceReduced:
     fields["step_size"] = base.positive_leaf("step_size", fields["step_size"])
     # Theory chooses T: rounded up to a power of 2, similar plans share one program.
     fields |= problem.plan(steps, max(1 << (steps - 1).bit_length(), base.MAX_STEPS))
-    epochs = theory.epochs_of(steps, fields["epoch_length"], fields["doubling"])
-    anchor, difference = theory.split_queries(problem, asked, steps, epochs)
+    epochs = epochs_of(steps, fields["epoch_length"], fields["doubling"])
+    anchor, difference = _split_queries(problem, asked, steps, epochs)
     algorithm = VarianceReduced(anchor=anchor, difference=difference, **fields)
     # Close to the anchor the noise of a difference is smaller than the event says.
     base.check_noise(difference.event(steps), LEAST)

@@ -1,9 +1,12 @@
-"""DP-TR (Wang and Xu 2020, algorithm 1): the differentially private trust-region method."""
+"""DP-TR (Wang and Xu 2020, algorithm 1), and the step on a noisy model that its variants share."""
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import optax
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate
@@ -11,26 +14,121 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.certificate import CLIP_SLACK, Certificate, NoiseBounds, certify, scope_of
-from dpjax.algorithms.error_bars import ErrorBars, error_bars
-from dpjax.algorithms.model_step import (
-    Queries,
-    TrustRegionInfo,
-    TrustRegionState,
-    ask_model,
-    spectral_scale,
-    start,
-    take_step,
+from dpjax.algorithms.base import Ask
+from dpjax.algorithms.certificate import (
+    CLIP_SLACK,
+    Certificate,
+    ErrorBars,
+    NoiseBounds,
+    certify,
+    error_bars,
+    scope_of,
 )
-from dpjax.linalg import chi_quantile, symmetric_top_eigenvalue_quantile
+from dpjax.linalg import chi_quantile, symmetric_top_eigenvalue_quantile, trust_region_step
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 from dpjax.objectives import Objective
 from dpjax.objectives.linear import Region
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery
+from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
 
 RELEASES = ("joint", "separate")
 _FINAL_RADIUS = 0.5
 CERTIFICATES = ("last_query", "output")
+Queries = tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
+"""Queries for the quadratic model: a joint one, or one for the gradient and one for the Hessian."""
+
+
+class TrustRegionState(NamedTuple):
+    """The state of DP-TR and DP-STR; all of it released."""
+
+    params: Params
+    query_point: Params
+    """Where the last answer was asked."""
+    answer: SecondOrderAnswer
+    multiplier: Array
+    iteration: Array
+
+
+class TrustRegionInfo(NamedTuple):
+    """Metrics of a step; all of it released."""
+
+    gradient_norm: Array
+    """Norm of the noisy gradient, regularizer included, before the step; in subspace DP-TR, of
+    the projected gradient."""
+    multiplier: Array
+    """Dual variable of the subproblem; 0 when the step lies inside the radius."""
+    radius: Array
+    """Radius of this iteration."""
+    step_norm: Array
+    """Length of the step taken."""
+    model_decrease: Array
+    """Decrease of the noisy, damped quadratic model."""
+
+
+def start(params: Params) -> TrustRegionState:
+    """Returns the state before the first step, at ``params``."""
+    zero = jnp.zeros_like(ravel_pytree(at_least_float32(params))[0])
+    answer = SecondOrderAnswer(zero, jnp.zeros((zero.size, zero.size), zero.dtype))
+    # The multiplier is infinite, so that a rule which reads it cannot stop before the first step.
+    return TrustRegionState(params, params, answer, jnp.array(jnp.inf, zero.dtype), jnp.array(0))
+
+
+def ask_model(queries: Queries, params: Params, ask: Ask, **public: Any) -> SecondOrderAnswer:
+    """Returns the noisy data terms at ``params``, steps 3 and 4 of algorithm 1."""
+    if len(queries) == 1:
+        return ask(queries[0], params, **public)
+    gradient, hessian = (ask(query, params, **public) for query in queries)
+    return SecondOrderAnswer(ravel_pytree(gradient)[0], hessian)
+
+
+def spectral_scale(queries: Sequence[Any], dimension: int) -> float:
+    """Returns the typical spectral norm of the noise on the mean Hessian, (p, p)."""
+    # Of isometric noise, whose off-diagonal entries have 1 / sqrt(2) the diagonal's deviation.
+    return float(queries[-1].hessian_stddev) * math.sqrt(2 * dimension)
+
+
+# By default accelerators multiply matrices in 8 to 11 bits, and the step would be as inexact.
+@jax.default_matmul_precision("highest")
+def take_step(
+    objective: Objective,
+    state: TrustRegionState,
+    answer: SecondOrderAnswer,
+    radius: Array,
+    damping: Array | float,
+    subproblem: Solver,
+) -> tuple[TrustRegionState, TrustRegionInfo]:
+    """Returns the state after steps 5 and 6 of algorithm 1, and its metrics.
+
+    ``answer`` holds the noisy data terms at ``state.params``; those of the objective's exact
+    regularizer are added.
+
+    Privacy: post-processing of the answer.
+    """
+    wide = at_least_float32(state.params)
+    flat, unravel = ravel_pytree(wide)
+    gradient = ravel_pytree(objective.regularize_gradient(unravel(answer.gradient), wide))[0]
+    hessian = objective.regularize_hessian(answer.hessian, wide)
+    # Noise must not pass for negative curvature: lift the spectrum by its typical size.
+    damped = hessian + damping * jnp.eye(flat.size, dtype=hessian.dtype)
+    move, info = minimize_model(gradient, damped, radius, subproblem)  # step 5
+    params = optax.tree.cast_like(unravel(flat + move), state.params)  # step 6
+    after = (params, state.params, answer, info.multiplier, state.iteration + 1)
+    return TrustRegionState(*after), info
+
+
+@jax.default_matmul_precision("highest")
+def minimize_model(
+    gradient: Array, hessian: Array, radius: Array, *solver: Solver
+) -> tuple[Array, TrustRegionInfo]:
+    """Returns the step of ``trust_region_step``, whose arguments it has, and its metrics."""
+    move, multiplier = trust_region_step(gradient, hessian, radius, *solver)
+    info = TrustRegionInfo(
+        gradient_norm=jnp.linalg.norm(gradient),
+        multiplier=multiplier,
+        radius=radius,
+        step_norm=jnp.linalg.norm(move),
+        model_decrease=-(gradient @ move + move @ hessian @ move / 2),
+    )
+    return move, info
 
 
 @pytree_dataclass
@@ -53,7 +151,6 @@ class TrustRegion(base.Algorithm):
 
     @property
     def event(self) -> Event:
-        """``steps`` answers, and one more if the output is certified."""
         count = int(self.steps) + (self.certified == "output")
         return compose(query.event(count) for query in self.queries)
 
@@ -61,7 +158,7 @@ class TrustRegion(base.Algorithm):
         return start(params)
 
     def step(
-        self, key: Array, state: TrustRegionState, ask: base.Ask
+        self, key: Array, state: TrustRegionState, ask: Ask
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
         # Algorithm 1, with damping and a radius that shrinks.
         answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
@@ -75,7 +172,7 @@ class TrustRegion(base.Algorithm):
         return state.multiplier + self.damping <= self.stop_below
 
     def certify(
-        self, key: Array, state: TrustRegionState, ask: base.Ask, unit_rows: bool
+        self, key: Array, state: TrustRegionState, ask: Ask, unit_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         if self.certified is None:
             return None, None

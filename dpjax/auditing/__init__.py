@@ -5,8 +5,7 @@ from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim
 from dpjax.auditing.estimators import estimate
 from dpjax.auditing.figure import plot_audits
 from dpjax.auditing.games import Game, play
-from dpjax.auditing.registry import AUDITS, Audit, Row, attack, audit, plan
-from dpjax.auditing.workers import audit_many
+from dpjax.auditing.registry import AUDITS, Audit, Row, attack, audit, audit_many, plan
 
 __all__ = [
     "AUDITS",

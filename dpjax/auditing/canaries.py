@@ -21,26 +21,21 @@ _ANCHORS = 10.5
 
 
 class NeighbouringPair(NamedTuple):
-    """Two neighbouring data sets.
-
-    Attributes:
-      without: D.
-      canary: D', which differs from D in one record.
-      relation: their neighbouring relation.
-    """
+    """Two neighbouring data sets."""
 
     without: PyTree
+    """D."""
     canary: PyTree
+    """D', which differs from D in one record."""
     relation: Relation
 
 
 def records(relation: Relation = "zero_out", null: int = 1) -> NeighbouringPair:
     """Returns a pair of data sets with one feature, which scales a record's loss.
 
-    Args:
-      relation: ``"zero_out"`` (the canary 1 becomes the null record 0), ``"replace_one"`` (it
-        becomes -1, whose derivatives are opposite), ``"add_or_remove_one"`` (it is absent).
-      null: number of null records beside the canary.
+    The canary 1 becomes the null record 0 under ``"zero_out"``, -1 under ``"replace_one"``, whose
+    derivatives are opposite, and is absent under ``"add_or_remove_one"``. ``null`` is the number of
+    null records beside it.
 
     >>> records("replace_one").without.ravel().tolist()
     [-1.0, 0.0]
@@ -52,24 +47,14 @@ def records(relation: Relation = "zero_out", null: int = 1) -> NeighbouringPair:
 
 
 def labelled(relation: Relation = "zero_out", null: int = 1) -> NeighbouringPair:
-    """Returns the pair of ``records`` as (x, y) for losses of the margin: one feature, label 1.
-
-    The arguments are those of ``records``.
-
-    >>> labelled().canary[0].ravel().tolist()
-    [1.0, 0.0]
-    """
+    """Returns the pair of ``records`` as (x, y) for losses of the margin: one feature, label 1."""
     pair = records(relation, null)
     without, canary = ((rows, jnp.ones(rows.shape[0])) for rows in (pair.without, pair.canary))
     return NeighbouringPair(without, canary, relation)
 
 
 def nulled() -> NeighbouringPair:
-    """Returns a pair of data sets in which the canary has label 1, or is a null record.
-
-    >>> nulled().without[1].tolist()
-    [nan, nan]
-    """
+    """Returns a pair of data sets in which the canary has label 1, or is a null record."""
     x, null = jnp.zeros((2, 1)), jnp.nan
     return NeighbouringPair((x, jnp.full(2, null)), (x, jnp.array([1.0, null])), "zero_out")
 
@@ -92,9 +77,6 @@ def without_nulls(pair: NeighbouringPair) -> tuple[PyTree, PyTree]:
     """Returns the examples of D and of D' without the null records after the first two rows.
 
     Null records contribute nothing at any parameters, so the attacker need not add them up.
-
-    >>> [len(rows) for rows in without_nulls(records(null=9))]
-    [2, 2]
     """
     both = pair.without, pair.canary
     leaves = [leaf for leaf in jax.tree.leaves(both) if leaf.dtype != bool]
@@ -104,14 +86,9 @@ def without_nulls(pair: NeighbouringPair) -> tuple[PyTree, PyTree]:
 
 
 def matrix(kind: str, dimension: int) -> Array:
-    """Returns a symmetric matrix of Frobenius norm 1.
+    """Returns a symmetric (p, p) matrix of Frobenius norm 1, p at least 2.
 
-    Args:
-      kind: ``"diagonal"`` (one entry), ``"off_diagonal"`` (one pair) or ``"identity"``.
-      dimension: p, at least 2.
-
-    >>> matrix("identity", 4)[0, 0].item()
-    0.5
+    ``kind`` is ``"diagonal"`` (one entry), ``"off_diagonal"`` (one pair) or ``"identity"``.
     """
     if kind == "identity":
         return jnp.eye(dimension) / np.sqrt(dimension)

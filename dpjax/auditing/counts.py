@@ -9,19 +9,16 @@ from dpjax import _validate
 
 
 class Counts(NamedTuple):
-    """Errors of one test, counted on runs independent of its threshold.
-
-    Attributes:
-      false_positives: runs on D that were taken for D'.
-      negatives: runs on D.
-      false_negatives: runs on D' that were taken for D.
-      positives: runs on D'.
-    """
+    """Errors of one test, counted on runs independent of its threshold."""
 
     false_positives: np.ndarray | int
+    """Runs on D that were taken for D'."""
     negatives: int
+    """Runs on D."""
     false_negatives: np.ndarray | int
+    """Runs on D' that were taken for D."""
     positives: int
+    """Runs on D'."""
 
     def rates(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the measured false positive and false negative rates."""
@@ -40,23 +37,10 @@ class Counts(NamedTuple):
 
 
 def upper_rate(count: np.ndarray | int, runs: int, level: np.ndarray | float) -> np.ndarray:
-    """Returns Clopper and Pearson's upper bound on a probability.
+    """Returns Clopper and Pearson's (1934) upper bound on a probability, in (0, 1].
 
-    Args:
-      count: number of occurrences, any shape.
-      runs: number of independent runs.
-      level: probability that the bound is too low, at most; any shape that goes with ``count``.
-
-    Returns:
-      An array in (0, 1].
-
-    Raises:
-      ValueError: if ``level`` is not strictly between 0 and 1, or ``runs`` is below 1.
-
-    Reference: Clopper and Pearson (1934).
-
-    >>> print(upper_rate(0, 100, 0.05).round(4))
-    0.0295
+    ``count`` occurred in so many independent ``runs``; ``level``, of any shape that goes with
+    ``count``, is the probability that the bound is too low, at most.
     """
     if not np.all((np.asarray(level) > 0) & (np.asarray(level) < 1)):
         raise ValueError(f"level must be strictly between 0 and 1, got {level!r}.")
@@ -70,9 +54,8 @@ def upper_rate(count: np.ndarray | int, runs: int, level: np.ndarray | float) ->
 def clopper_pearson_delta(counts: Counts, level: float) -> float:
     """Returns a lower bound on delta at epsilon 0 that assumes nothing: 1 - a - b, both bounded.
 
-    Args:
-      counts: errors at a threshold fixed beforehand.
-      level: probability that the bound is above the true delta, at most.
+    The errors are at a threshold fixed beforehand; with probability ``level`` at most the bound is
+    above the true delta.
 
     >>> round(clopper_pearson_delta(Counts(0, 10_000, 7_000, 10_000), 1e-3), 3)
     0.284
@@ -84,13 +67,8 @@ def clopper_pearson_delta(counts: Counts, level: float) -> float:
 def count_errors(scores: np.ndarray, other: np.ndarray, thresholds: np.ndarray | float) -> Counts:
     """Returns the errors of the test that decides for D' above a threshold.
 
-    Args:
-      scores: of the runs on D, shape (m,).
-      other: of the runs on D', shape (n,).
-      thresholds: any shape; the counts have it too.
-
-    >>> count_errors(np.array([0.0, 2.0]), np.array([1.0, 3.0, 4.0]), 1.5)[:3]
-    (np.int64(1), 2, np.int64(1))
+    Of the scores (m,) of runs on D and those (n,) on D'; the counts have the shape of
+    ``thresholds``.
     """
     on_d, on_other = np.sort(scores), np.sort(other)
     # Above is strict: a score at the threshold decides for D.

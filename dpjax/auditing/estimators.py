@@ -7,6 +7,9 @@ exceeds a threshold. A false positive is D taken for D', a false negative D' tak
     1 - false_negative <= e^epsilon false_positive + delta, and the same with the two exchanged,
 
 and a mechanism of trade-off curve f forces false_negative >= f(false_positive).
+
+In all functions ``counts`` are errors at a threshold fixed beforehand, ``delta`` is that of the
+claim, and ``level`` the probability, at most, that a bound fails.
 """
 
 import math
@@ -38,14 +41,6 @@ def clopper_pearson_epsilon(counts: Counts, delta: float, level: float = LEVEL) 
     With a and b upper bounds on the two error rates, both at level / 2, epsilon is at least
     log((1 - b - delta) / a) and log((1 - a - delta) / b).
 
-    Args:
-      counts: errors at a threshold fixed beforehand.
-      delta: of the claim.
-      level: probability that the bound is above the true epsilon, at most.
-
-    Returns:
-      At least 0, of the shape of the counts.
-
     Reference: Jagielski, Ullman and Oprea (2020), section 3.
 
     >>> print(clopper_pearson_epsilon(Counts(10, 10_000, 5_000, 10_000), 1e-5).round(2))
@@ -65,14 +60,6 @@ def curve_p_value(counts: Counts, claim: Claim, scale: float = 1.0) -> float:
     beta, so the largest x that the claim allows lies on the curve, and x (1 - log x) there is a
     p-value whatever alpha is. Between grid points x is bounded by monotony: P1 by its value at the
     left end, P2 and f by theirs at the right end.
-
-    Args:
-      counts: errors at a threshold fixed beforehand.
-      claim: the curve.
-      scale: noise relative to the claim.
-
-    Returns:
-      A sound claim gives t or less with probability t at most, whatever else holds.
 
     Reference: Fisher (1932), Statistical methods for research workers, section 21.1.
 
@@ -96,11 +83,6 @@ def rejects(counts: Counts, claim: Claim, level: float = LEVEL, scale: float = 1
     """Returns whether the errors contradict the claimed trade-off curve at ``scale``.
 
     At scale 1 a sound mechanism is rejected with probability ``level`` at most.
-
-    >>> from dpjax.auditing.games import gaussian
-    >>> claim = gaussian(noise_multiplier=1.0).claim
-    >>> rejects(Counts(2_900, 10_000, 2_900, 10_000), claim)
-    True
     """
     return curve_p_value(counts, claim, scale) < level
 
@@ -113,21 +95,11 @@ def audited_scale(counts: Counts, claim: Claim, level: float = LEVEL) -> float:
     them: t <= s, and its epsilon is *at least* that of scale s. That s < 1 refutes the claim does
     not need the mechanism to be of the family.
 
-    Args:
-      counts: errors at a threshold fixed beforehand.
-      claim: the family of curves.
-      level: probability that the result is too small, at most.
-
     Returns:
       From 1/8, rounded up, so that the epsilon errs towards 0; infinity, for an epsilon of 0,
       where not even 1024 times the noise is contradicted.
 
     Reference: Nasr et al. (2023), Tight auditing of differentially private machine learning.
-
-    >>> from dpjax.auditing.games import gaussian
-    >>> claim = gaussian(noise_multiplier=1.0).claim
-    >>> round(audited_scale(Counts(30_854, 100_000, 30_854, 100_000), claim), 2)
-    1.02
     """
     # Curves are ordered by the scale: bracket the largest that is not rejected, then bisect.
     high = 1.0
@@ -160,21 +132,7 @@ class Thresholds(NamedTuple):
 def choose_thresholds(
     scores: np.ndarray, other: np.ndarray, claim: Claim, delta: float, level: float = LEVEL
 ) -> Thresholds:
-    """Returns the best thresholds on these runs; errors must be counted on other runs.
-
-    Args:
-      scores: of runs on D, shape (m,).
-      other: of runs on D', shape (n,).
-      claim: the attacked guarantee.
-      delta: of the claim.
-      level: at which the bounds will be taken.
-
-    >>> from dpjax.auditing.games import gaussian
-    >>> claim = gaussian(noise_multiplier=1.0).claim
-    >>> draws = np.random.default_rng(0).normal(size=(2, 100_000))
-    >>> -1 < choose_thresholds(draws[0], draws[1] + 1, claim, 1e-5).curve < 2
-    True
-    """
+    """Returns the best thresholds on these runs; errors must be counted on other runs."""
     pooled = np.sort(np.concatenate([scores, other]))
     candidates = pooled[_spread(pooled.size, _CANDIDATES)]
     counts = count_errors(scores, other, candidates)
@@ -196,23 +154,20 @@ def choose_thresholds(
 
 
 class Estimate(NamedTuple):
-    """Lower bounds on epsilon from an attack.
-
-    Attributes:
-      epsilon_clopper_pearson: lower bound that assumes nothing.
-      epsilon_curve: lower bound within the claimed family of curves.
-      scale: the noise of ``epsilon_curve``, relative to the claim.
-      counts: errors at the threshold of the curve.
-      false_positive_rates: measured, at thresholds all along the scores.
-      false_negative_rates: measured, at the same thresholds.
-    """
+    """Lower bounds on epsilon from an attack."""
 
     epsilon_clopper_pearson: float
+    """Lower bound that assumes nothing."""
     epsilon_curve: float
+    """Lower bound within the claimed family of curves."""
     scale: float
+    """The noise of ``epsilon_curve``, relative to the claim."""
     counts: Counts
+    """Errors at the threshold of the curve."""
     false_positive_rates: np.ndarray
+    """Measured, at thresholds all along the scores."""
     false_negative_rates: np.ndarray
+    """Measured, at the same thresholds."""
 
 
 def estimate(

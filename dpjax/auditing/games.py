@@ -32,22 +32,16 @@ _CONSTANT = Objective(lambda params, example: 0.0 * params.sum(), name="none")
 
 @dataclasses.dataclass(frozen=True)
 class Game:
-    """An attack on one mechanism.
-
-    Args:
-      claim: the guarantee of the mechanism.
-      pair: the neighbouring data sets.
-      run: ``run(key, data) -> score`` of one run, or a ``SegmentScores``; larger scores indicate
-        the canary.
-      batch: number of runs at once, which bounds the memory.
-      queries: that a run may ask, if it returns a ``SegmentScores``.
-    """
+    """An attack on one mechanism."""
 
     claim: Claim
     pair: NeighbouringPair
     run: Callable[[Array, PyTree], Array | SegmentScores]
+    """``run(key, data) -> score`` of one run; larger scores indicate the canary."""
     batch: int = 8192
+    """Number of runs at once, which bounds the memory."""
     queries: tuple[Query, ...] = ()
+    """That a run may ask, if it returns a ``SegmentScores``."""
 
 
 def play(
@@ -100,12 +94,7 @@ def play(
 
 
 def program(game: Game) -> Callable[[Array, PyTree], Array | SegmentScores]:
-    """Returns ``program(keys, data) -> scores``: one run for each key, compiled together.
-
-    >>> game = gaussian()
-    >>> program(game)(jax.random.split(jax.random.key(0), 3), game.pair.canary).shape
-    (3,)
-    """
+    """Returns ``program(keys, data) -> scores``: one run for each key, compiled together."""
     # The keys of the runs are derived outside: XLA repeats a hash that another hash reads once for
     # each of its four words.
     return jax.jit(jax.vmap(game.run, (0, None)))
@@ -117,11 +106,7 @@ def _run_keys(key: Array, runs: int) -> Array:
 
 
 def gaussian(mechanism: Callable = add_gaussian, noise_multiplier: float = 1.0) -> Game:
-    """Returns the attack on one Gaussian release of a tree.
-
-    Args:
-      mechanism: ``mechanism(key, tree, stddev) -> tree``.
-      noise_multiplier: standard deviation over the sensitivity, 1.
+    """Returns the attack on one Gaussian release of a tree, of sensitivity 1.
 
     >>> round(gaussian().claim.epsilon(1e-5), 3)
     4.377
@@ -148,14 +133,8 @@ def sampled_gaussian(
     """Returns the attack on Poisson samples: DP-SGD along the canary's gradient alone.
 
     If other records contribute a known constant, this reduction loses nothing: the answer along
-    the gradient is N(0, s^2) on D, and on D' N(1, s^2) in a step whose batch holds
-    the canary.
-
-    Args:
-      mechanism: ``mechanism(key, vector, stddev) -> vector``.
-      noise_multiplier: s.
-      sampling_probability: q.
-      count: number of steps T.
+    the gradient is N(0, s^2) on D, and on D' N(1, s^2) in a step whose batch holds the canary, with
+    s the noise multiplier.
 
     >>> round(sampled_gaussian().claim.epsilon(1e-5), 3)
     6.576
@@ -181,11 +160,8 @@ def symmetric(
 ) -> Game:
     """Returns the attack on one symmetric matrix of Frobenius sensitivity 1.
 
-    Args:
-      kind: of the canary, see ``canaries.matrix``.
-      mechanism: ``mechanism(key, matrix, stddev) -> matrix``.
-      noise_multiplier: standard deviation of a diagonal entry.
-      dimension: p.
+    ``kind`` is that of the canary, see ``canaries.matrix``; the noise multiplier the standard
+    deviation of a diagonal entry.
 
     >>> round(symmetric("identity").claim.epsilon(1e-5), 3)
     2.753
@@ -208,10 +184,7 @@ def ball(dimension: int, mechanism: Callable = add_ball, delta: float = 0.3) -> 
     An answer farther from D's sum than the radius is certain to come from D'. The score is that
     distance, so that a ball that is too small is detected as well.
 
-    Args:
-      dimension: d.
-      mechanism: ``mechanism(key, vector, radius) -> vector``.
-      delta: fixes the canary's distance; epsilon is 0 at this delta, and infinite below it.
+    ``delta`` fixes the canary's distance: epsilon is 0 at this delta, and infinite below it.
 
     >>> round(ball(10).claim.delta(), 9)
     0.3
@@ -231,15 +204,9 @@ def ball(dimension: int, mechanism: Callable = add_ball, delta: float = 0.3) -> 
 
 
 def single_answer(query: Query, pair: NeighbouringPair, dimension: int) -> Game:
-    """Returns the attack on one answer of an oracle at w = 0, by the log-likelihood ratio.
+    """Returns the attack on one answer of a query at w = 0, by the log-likelihood ratio.
 
-    Args:
-      query: the oracle; its event is the claim.
-      pair: the neighbouring data sets.
-      dimension: number of parameters p.
-
-    Raises:
-      ValueError: if the pair has another relation than the query.
+    The claim is the query's event; the pair must have its relation.
 
     >>> from dpjax.oracles import GradientQuery, Setting
     >>> setting = Setting(canaries.LOSSES["bowl"], 2, "zero_out")
@@ -253,13 +220,7 @@ def single_answer(query: Query, pair: NeighbouringPair, dimension: int) -> Game:
 def single_selection(query: SelectionQuery, pair: NeighbouringPair, candidates: Array) -> Game:
     """Returns the attack on one selection, by the log-likelihood ratio of the chosen index.
 
-    Args:
-      query: the oracle; its event is the claim.
-      pair: the neighbouring data sets.
-      candidates: (K, p), with gradients released as 0.
-
-    Raises:
-      ValueError: if the pair has another relation than the query.
+    The candidates (K, p) are scored as if their gradients had been released as 0.
     """
     # At gradient norms of 0 the selection is by curvature alone.
     public = {"gradient_norms": jnp.zeros(len(candidates)), "filled": len(candidates)}
@@ -283,13 +244,8 @@ Train = Callable[..., Any]
 def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve) -> Game:
     """Returns the attack on a full training, by an attacker who sees every noisy answer.
 
-    Args:
-      algorithm: from a factory; its event is the claim.
-      pair: the neighbouring data sets.
-      train: ``train(algorithm, data, key=key) -> Solution``, whose certificate is read.
-
-    Raises:
-      ValueError: if the pair has another relation than the algorithm.
+    ``train(algorithm, data, key=key)`` returns a ``Solution``, whose certificate is read; the claim
+    is the algorithm's event, and the pair must have its relation.
 
     The score is the sum of the log-likelihood ratios of all answers, each given the earlier ones,
     at the parameters of its query, wherever it is asked. The attacker knows the order of a single

@@ -45,11 +45,6 @@ class Recorder:
 
     Noise that is correlated within a segment is scored within it: noise that two segments share
     would be missed.
-
-    Args:
-      algorithm: what is attacked.
-      without: examples of D.
-      canary: examples of D'.
     """
 
     algorithm: Algorithm
@@ -122,19 +117,11 @@ def _of_its_state(method: Callable) -> Callable:
 def score(
     query: Query, seen: PyTree, answer: PyTree, params: Params, examples: tuple, **public: Any
 ) -> tuple[Array, PyTree]:
-    """Returns the log-likelihood ratio of an answer given those before, up to rounding.
+    """Returns log p(answer | D') - log p(answer | D) given what was ``seen``, up to rounding.
 
-    Args:
-      query: of one with Poisson batches the records of D must contribute nothing, and those of D'
-        nothing but the canary.
-      seen: of the query's earlier answers, from the score before or ``query.initial_score``.
-      answer: what it released at ``params``, asked with ``public``.
-      params: see ``answer``.
-      examples: of D, then of D'.
-      **public: see ``answer``.
-
-    Returns:
-      log p(answer | D') - log p(answer | D), and ``seen`` with this answer.
+    Also returns ``seen`` with this answer; before the first it is ``query.initial_score``.
+    ``examples`` are of D, then of D'; of a query with Poisson batches the records of D must
+    contribute nothing, and those of D' nothing but the canary.
     """
     pair = [_as_read(query, side) for side in examples[:2]]
 
@@ -172,10 +159,7 @@ def _above_zero(stddev: Any) -> Array:
 
 
 def differences(queries: Sequence[Query], event: Event, answers: Answers) -> tuple[str, ...]:
-    """Returns which releases ``event`` counts and no run makes, or of which runs make more.
-
-    ``answers`` holds the most of a run.
-    """
+    """Returns which releases ``event`` counts and no run makes, or of which runs make more."""
     counted, attacked = Counter[str](), Counter[str]()
     for part in (part for release in event.releases for part in release.parts()):
         counted[part.name] += part.count

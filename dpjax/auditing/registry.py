@@ -1,45 +1,43 @@
-"""The registry of audits, and ``audit``, which runs one; NOT PRIVATE, synthetic records only."""
+"""The registry of audits, ``audit`` and ``audit_many``; NOT PRIVATE, synthetic records only."""
 
 import dataclasses
 import functools
+import multiprocessing
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _validate
 from dpjax._typing import Array, Relation
 from dpjax.algorithms import ALL, Entry, Scenario
-from dpjax.auditing import estimators, games, scenarios, searches
+from dpjax.auditing import estimators, games, scenarios
 from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
 from dpjax.auditing.recorder import Answers, differences
 from dpjax.oracles import AccuracyQuery, CountQuery, GradientQuery, HessianQuery, JointQuery
 
 DELTA = 1e-5
-
-
+# A process with a compiled audit takes about 1 GB.
+_MOST_WORKERS = 4
 # Factor of the runs when an attack below its gate is repeated: it halves the error of the ratio.
 _MORE_RUNS = 4
 
 
 class Row(NamedTuple):
-    """One audit.
-
-    Attributes:
-      make: returns the game.
-      runs: total number of runs of a full audit.
-      gate: least ratio of audited to claimed epsilon (of ball noise: delta) at ``runs``; below it
-        the attack has lost its power and proves nothing.
-      quick_runs: total number of runs of a quick audit.
-      quick_gate: the least ratio at ``quick_runs``.
-    """
+    """One audit: its game, and how many runs a full and a quick one make in all."""
 
     make: Callable[[], Game]
     runs: int = 100_000
     gate: float = 0.90
+    """Least ratio of audited to claimed epsilon (of ball noise: delta) at ``runs``; below it the
+    attack has lost its power and proves nothing."""
     quick_runs: int = 20_000
     quick_gate: float = 0.75
 
@@ -80,8 +78,8 @@ _MECHANISMS: dict[str, Row] = {
     "selection": Row(scenarios.selection, 200_000, 0.90, 50_000, 0.80),
     "optax-chain": Row(scenarios.optax_chain, 400_000, 0.90, 40_000, 0.70),
     "tree": Row(scenarios.prefix_sums, 500_000, 0.95, 200_000, 0.90),
-    "search": Row(searches.by_parameters, 400_000, 0.85, 100_000, 0.80),
-    "search-accuracy": Row(searches.by_accuracy, 400_000, 0.48, 100_000, 0.42),
+    "search": Row(lambda: scenarios.search(accuracy=False), 400_000, 0.85, 100_000, 0.80),
+    "search-accuracy": Row(lambda: scenarios.search(accuracy=True), 400_000, 0.48, 100_000, 0.42),
 }
 """Audits of mechanisms, queries and chains; those of algorithms are in their rows of the registry.
 """
@@ -126,44 +124,36 @@ AUDITS: dict[str, Row] = _MECHANISMS | {
 
 @dataclasses.dataclass(frozen=True)
 class Audit:
-    """The result of one audit.
+    """The result of one audit. Lower bounds (``cp_``, ``fdp_``) hold at 99.9 % confidence each.
 
-    Args:
-      name: of the audit.
-      relation: the neighbouring relation.
-      epsilon: the claimed epsilon at ``delta``; 0 for ball noise.
-      delta: of the claim; for ball noise the claimed delta at epsilon 0.
-      runs: total number of runs.
-      cp_epsilon: lower bound that assumes nothing of the mechanism, 99.9 % confidence.
-      fdp_epsilon: lower bound within the claimed family of trade-off curves, 99.9 % confidence.
-      refuted: whether the claimed curve is contradicted at confidence 1 - ``level``.
-      level: 0.001 divided by the number of audits.
-      gate: least ratio, or None if too few runs were made to ask for one.
-      seconds: wall clock, compilation included.
-      cp_delta: as ``cp_epsilon``, for delta at epsilon 0; None unless that is claimed.
-      fdp_delta: as ``fdp_epsilon``, for delta at epsilon 0; None unless that is claimed.
-      attacked: where it is asked -> query -> the most answers of a run that the attack has scored;
-        empty of a mechanism that is attacked by itself.
-      differences: releases that are counted and no run makes, or of which runs make more.
-      tradeoff: rows (false positive rate, false negative rate, claimed least false negative rate).
+    The ``cp_`` ones assume nothing of the mechanism, the ``fdp_`` ones that it is in the claimed
+    family of trade-off curves. Those on delta at epsilon 0 are None unless that is claimed.
     """
 
     name: str
     relation: Relation
     epsilon: float
+    """The claimed epsilon at ``delta``; 0 for ball noise."""
     delta: float
+    """Of the claim; for ball noise the claimed delta at epsilon 0."""
     runs: int
     cp_epsilon: float
     fdp_epsilon: float
     refuted: bool
+    """Whether the claimed curve is contradicted at confidence 1 - ``level``."""
     level: float
+    """0.001 divided by the number of audits."""
     gate: float | None
+    """Least ratio, or None if too few runs were made to ask for one."""
     seconds: float
     cp_delta: float | None
     fdp_delta: float | None
     attacked: Answers
+    """The most answers of a run that were scored; empty of a mechanism attacked by itself."""
     differences: tuple[str, ...]
+    """Releases that are counted and no run makes, or of which runs make more."""
     tradeoff: np.ndarray = dataclasses.field(repr=False, compare=False)
+    """Rows (false positive rate, false negative rate, claimed least false negative rate)."""
 
     @property
     def measure(self) -> str:
@@ -356,3 +346,71 @@ def attack(
         differences=differences(game.queries, claim.event, attacked) if game.queries else (),
         tradeoff=np.stack([*rates, claim.curve()(rates[0])], axis=1),
     )
+
+
+def audit_many(
+    names: Sequence[str], *, key: Array, runs: int | None = None, quick: bool = False
+) -> Iterator[tuple[Audit, ...]]:
+    """Runs several audits and yields the results of finished ones, about once a second.
+
+    On a CPU they run in processes, one per core and at most four: the steps of an audit are too
+    small for more than one core, and its compilation takes one. On an accelerator, whose memory
+    processes cannot share, they run one after the other.
+
+    ``names`` are of ``AUDITS``; the audit at index i takes ``key`` folded with i. The other
+    arguments are those of ``audit``.
+
+    Raises:
+      ValueError: as ``audit``.
+      BrokenProcessPool: if a process is killed, as when memory runs out.
+
+    >>> import jax
+    >>> batches = audit_many(["gaussian"], key=jax.random.key(0), runs=20_000)
+    >>> [result.name for batch in batches for result in batch]
+    ['gaussian']
+    """
+    keys = [jax.random.fold_in(key, i) for i in range(len(names))]
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    workers = min(_MOST_WORKERS, len(cores) or os.cpu_count() or 1, len(names))
+    if workers == 1 or jax.default_backend() != "cpu":
+        for name, audit_key in zip(names, keys, strict=True):
+            yield (audit(name, key=audit_key, runs=runs, quick=quick),)
+        return
+    before = set(multiprocessing.active_children())
+    # A fork would inherit the locks of XLA's threads.
+    context = multiprocessing.get_context("spawn")
+    core_sets = context.SimpleQueue()
+    for i in range(workers):
+        core_sets.put(cores[i::workers])
+    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(core_sets,))
+    try:
+        pending = {
+            pool.submit(_audit, name, *_key_data(audit_key), runs, quick)
+            for name, audit_key in zip(names, keys, strict=True)
+        }
+        while pending:
+            done, pending = wait(pending, timeout=1, return_when=FIRST_COMPLETED)
+            yield tuple(future.result() for future in done)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - before:
+            process.terminate()
+
+
+def _begin(core_sets: Any) -> None:
+    # Only the parent process handles Ctrl-C.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if cores := core_sets.get():
+        # XLA's threads spin while they wait, which slows busy ones: with both cores for each of two
+        # processes, all audits took 282 s.
+        os.sched_setaffinity(0, cores)
+
+
+def _key_data(key: Array) -> tuple[np.ndarray, str]:
+    return np.asarray(jax.random.key_data(key)), str(jax.random.key_impl(key))
+
+
+def _audit(name: str, key_data: np.ndarray, implementation: str, *plan: int | None) -> Audit:
+    key = jax.random.wrap_key_data(jnp.asarray(key_data), impl=implementation)
+    runs, quick = plan
+    return audit(name, key=key, runs=runs, quick=bool(quick))

@@ -1,7 +1,6 @@
 """``dpjax audit``: attacks on dpjax's mechanisms: claimed epsilon, audited lower bound, ratio."""
 
 import argparse
-import importlib
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -9,8 +8,8 @@ from collections.abc import Callable, Iterator
 import jax
 
 import dpjax
-from dpjax.cli import options, report
-from dpjax.cli.parser import Parser
+from dpjax.cli import options
+from dpjax.cli.main import Parser
 from dpjax.display.bar import Bar
 
 _EXAMPLES = """
@@ -20,14 +19,6 @@ dpjax audit --all --quick --json audits.json
 """
 _OPTIONS: options.Options = {
     "name": {"nargs": "?", "metavar": "NAME", "help": "one of those listed below"},
-    "--programs": {
-        "nargs": "*",
-        "metavar": "NAME",
-        "help": "in place of audits: what dpjax's programs, or those named, hold on a GPU and a "
-        "TPU: float64, callbacks, products in fewer digits (minutes, with libtpu: pip install "
-        "'dpjax[tpu]')",
-    },
-    "--devices": {"action": "store_true", "help": "with --programs: on one TPU and four"},
     "--all": {"action": "store_true", "help": "run every audit (some minutes)"},
     "--runs": {"type": int, "help": "total runs of each audit (default: the audit's own)"},
     "--quick": {"action": "store_true", "help": "fewer runs and lower gates, for CI"},
@@ -57,14 +48,6 @@ def add_options(parser: Parser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Runs the audits, prints a table, and returns 0 or, if one failed, 1."""
-    plays = [name for name in ("name", "all", "runs", "quick", "seed", "json", "plot")
-             if getattr(arguments, name) not in (None, False)]  # fmt: skip
-    if plays if arguments.programs is not None else arguments.devices:
-        raise ValueError("--programs plays no audits: pass it NAMEs and --devices alone.")
-    if arguments.programs is not None:
-        # It imports what no other command needs.
-        programs = importlib.import_module("dpjax.cli.programs")
-        return programs.command(arguments.programs, arguments.devices)
     if arguments.all == (arguments.name is not None):
         raise ValueError(f"name one audit, or pass --all: {', '.join(dpjax.auditing.AUDITS)}.")
     # Without x64 JAX keeps 32 bits of a seed, so that two larger ones could be the same.
@@ -160,7 +143,7 @@ def _close(
             "seed": arguments.seed,
             "seconds": seconds,
         }
-        report.write_json(arguments.json, content)
+        options.write_json(arguments.json, content)
         print(f"wrote {arguments.json}")
     if arguments.plot:
         dpjax.auditing.plot_audits(results, arguments.plot)

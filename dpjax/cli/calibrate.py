@@ -6,8 +6,8 @@ import textwrap
 
 import dpjax
 from dpjax.accounting import epsilon
-from dpjax.cli import options, problem, report
-from dpjax.cli.parser import Parser
+from dpjax.cli import options, problem
+from dpjax.cli.main import Parser
 from dpjax.display.cards import ceil
 from dpjax.results import guarantee
 
@@ -16,7 +16,7 @@ dpjax calibrate dp-tr --data-size 35000 --dimension 22 --epsilon 1 --delta 1e-6
 dpjax calibrate dp-adam --data randhie --batch-size 500 --steps 200
 """
 _OPTIONS: options.Options = {
-    "--dimension": {"type": int, "help": "number of parameters (default: that of the data)"},
+    "--dimension": {"type": int, "help": "number of parameters (default: that of the data)"}
 }
 
 
@@ -59,7 +59,7 @@ def command(arguments: argparse.Namespace) -> int:
             dimension = objective.parameters(data.dimension)
     setting = problem.configure(arguments, objective, n, dimension)
     algorithm, budget = setting.algorithm, setting.budget
-    report.warn(algorithm)
+    problem.warn(algorithm)
     spent = {"pld": epsilon(algorithm.event, budget.delta, budget.relation)}
     looser = "no bound by Renyi accounting"
     # None is known for Poisson batches under replace_one.
@@ -75,10 +75,10 @@ def command(arguments: argparse.Namespace) -> int:
         print(textwrap.indent(guarantee.describe(release), "  "))
     print(f"epsilon of this noise, per {unit}: {ceil(spent['pld'], 6)} exact, {looser}")
     if arguments.json:
-        report.write_json(
+        options.write_json(
             arguments.json,
             {
-                **report.header(arguments, setting),
+                **problem.header(arguments, setting),
                 "unit": unit,
                 "epsilon": spent[arguments.accountant],
                 "noise": [release.to_json() for release in algorithm.event.releases],

@@ -6,8 +6,8 @@ import time
 
 import dpjax
 from dpjax import comparison
-from dpjax.cli import options, problem, report
-from dpjax.cli.parser import Parser
+from dpjax.cli import options, problem
+from dpjax.cli.main import Parser
 from dpjax.display.bar import Bar
 
 _WARNING = (
@@ -91,7 +91,7 @@ def command(arguments: argparse.Namespace) -> int:
                    "objective": objective.name, "relation": arguments.relation,
                    "delta": compared.delta, "seeds": compared.seeds,
                    "exact_results": rows}  # fmt: skip
-        report.write_json(arguments.json, content)
+        options.write_json(arguments.json, content)
         print(f"wrote {arguments.json}")
     return 0
 

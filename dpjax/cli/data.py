@@ -10,7 +10,7 @@ import sys
 import dpjax
 from dpjax import _validate
 from dpjax.cli import options, problem
-from dpjax.cli.parser import Parser
+from dpjax.cli.main import Parser
 from dpjax.datasets.sources import existing, is_table_path
 
 _EXAMPLES = """
@@ -177,7 +177,9 @@ def _next(arguments: argparse.Namespace, report: dpjax.datasets.CheckReport) -> 
         unknown = classes is None or report.exact_other_labels
         two = report.exact_classes is not None and len(report.exact_classes) == 2
         if is_file and unknown and two and report.exact_classes is not None:
-            classes = _joined(report.exact_classes)
+            # As --classes is read, by csv: a label may hold a comma or a quote.
+            csv.writer(line := io.StringIO()).writerow(report.exact_classes)
+            classes = line.getvalue().strip()
         bounds = bounds or ("bounds.json" if is_file else None)
         start, end = ["dpjax", "data", arguments.name, "--check"], []
     else:
@@ -188,10 +190,3 @@ def _next(arguments: argparse.Namespace, report: dpjax.datasets.CheckReport) -> 
         if value:  # one word where the value would be taken for an option
             declared += [f"{name}={value}"] if value.startswith("-") else [name, value]
     return f"next: {shlex.join([*start, *declared, *end])}"
-
-
-def _joined(classes: tuple[str, ...]) -> str:
-    # As --classes is read, by csv: a label may hold a comma or a quote.
-    line = io.StringIO()
-    csv.writer(line).writerow(classes)
-    return line.getvalue().strip()

@@ -5,7 +5,7 @@ import argparse
 import dpjax
 from dpjax.accounting import Ledger
 from dpjax.cli import options
-from dpjax.cli.parser import Parser
+from dpjax.cli.main import Parser
 from dpjax.display.cards import printable
 
 _EXAMPLES = """
@@ -41,7 +41,7 @@ _OF_CREATE: options.Options = {
     },
 }
 _OF_VERIFY: options.Options = {
-    "--anchor": {"metavar": "HASH", "help": "a hash noted earlier, which the file must contain"},
+    "--anchor": {"metavar": "HASH", "help": "a hash noted earlier, which the file must contain"}
 }
 
 

@@ -1,12 +1,14 @@
-"""Entry point of the command line: the overview without importing JAX, commands, errors."""
+"""Entry point of the command line: its parser, the overview without JAX, commands, errors."""
 
+import argparse
+import difflib
 import importlib
 import importlib.metadata
 import os
 import sys
-from collections.abc import Collection, Sequence
-
-from dpjax.cli.parser import Parser
+import textwrap
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 COMMANDS = {
     "run": "train privately and print the guarantee",
@@ -26,6 +28,17 @@ dpjax run                     trains on data that come with dpjax
 dpjax COMMAND --help          options and examples of a command
 """
 _NO_READER = 141  # what a shell reports of a program that SIGPIPE ended
+# What other libraries, or people, call an option of ours.
+_OTHER_NAMES = {
+    "--epochs": "--steps",
+    "--iterations": "--steps",
+    "--l2-norm-clip": "--clip-norm",
+    "--lr": "--learning-rate",
+    "--max-grad-norm": "--clip-norm",
+    "--output": "--save",
+    "--step-size": "--learning-rate",
+    "--target": "--label",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,9 +46,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0, or 1 for a failed audit or check, 2 for a bad request, 130 for Ctrl-C, 141 where what reads
     the output, such as ``head``, has ended.
-
-    >>> main(["data", "no-such-set"])
-    2
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -62,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def parser(named: Collection[str] = tuple(COMMANDS)) -> Parser:
+def parser(named: Collection[str] = tuple(COMMANDS)) -> "Parser":
     """Returns the parser of all commands.
 
     Those that are named have their options, from the file of the command's name. The options tell
@@ -78,3 +88,41 @@ def parser(named: Collection[str] = tuple(COMMANDS)) -> Parser:
         if name in named:
             importlib.import_module(f"dpjax.cli.{name}").add_options(command)
     return root
+
+
+class Parser(argparse.ArgumentParser):
+    """Parses the options; shows examples below its help, and suggests the nearest option."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
+
+    def describe(
+        self,
+        command: Callable[[argparse.Namespace], int] | None,
+        description: str,
+        examples: str,
+        listed: str = "",
+    ) -> None:
+        """Sets what runs, and what the help says above and below the options."""
+        self.set_defaults(command=command)
+        self.description = textwrap.fill(description, 80)
+        lines = textwrap.indent(textwrap.dedent(examples).strip(), "  ")
+        self.epilog = f"{listed}examples:\n{lines}"
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] # as it is called
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """As the base class; an unknown option is an error that suggests the nearest one."""
+        arguments, rest = super().parse_known_args(args, namespace)
+        # argparse would report a missing command or value first.
+        unknown = [word for word in rest if word.startswith("-")]
+        if unknown:
+            self.error(f"unknown option {unknown[0]}{self._suggestion(unknown[0])}")
+        return arguments, rest
+
+    def _suggestion(self, word: str) -> str:
+        word = word.partition("=")[0].casefold().replace("_", "-")
+        options = [text for action in self._actions for text in action.option_strings]
+        other = _OTHER_NAMES.get(word)
+        near = [other] if other in options else difflib.get_close_matches(word, options, n=1)
+        return f"; did you mean {near[0]}?" if near else "; see --help"

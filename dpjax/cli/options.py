@@ -1,6 +1,8 @@
 """The options that several commands share, each declared once, and the files that options name."""
 
 import argparse
+import json
+import math
 import os
 import secrets
 import sys
@@ -11,6 +13,7 @@ from inspect import signature
 from typing import Any
 
 import dpjax
+from dpjax import _durable
 from dpjax.accounting import RELATIONS
 from dpjax.reporting.page import check_path
 
@@ -41,11 +44,7 @@ class Operand(Input):
 
 
 def taking(parameter: str) -> list[str]:
-    """Returns the names of the algorithms whose factories have this parameter.
-
-    >>> taking("domain")
-    ['dp-accmd']
-    """
+    """Returns the names of the algorithms whose factories have this parameter."""
     factories = dpjax.ALGORITHMS.items()
     return [name for name, factory in factories if parameter in signature(factory).parameters]
 
@@ -102,7 +101,7 @@ ALGORITHM: Options = {
         "default": "dp-tr",
         "metavar": "ALGORITHM",
         "help": "one of those listed below (default: dp-tr)",
-    },
+    }
 }
 DATA: Options = {
     "--data": {
@@ -110,7 +109,7 @@ DATA: Options = {
         "metavar": "DATA",
         "default": "randhie",
         "help": f"a name, or {FILES} (default: randhie)",
-    },
+    }
 }
 TABLE: Options = {  # all of it are arguments of dpjax.datasets.load
     "--schema": {
@@ -150,13 +149,13 @@ MEMORY: Options = {
         "help": "leave the rows of an NPY, Parquet or uncompressed NPZ file on disk where they "
         "need more, such as 2GB, and read them in chunks; the result is the same. Each pass scales "
         "them again, unless `dpjax data FILE --write` did",
-    },
+    }
 }
 OBJECTIVE: Options = {
     "--objective": {
         "help": f"one of softmax, {', '.join(dpjax.objectives.OBJECTIVES)} (default: by the "
         "labels, logistic-nonconvex for two classes, softmax for more, least-squares for numbers); "
-        f"{', '.join(dpjax.objectives.SADDLES)} start at their saddle (all parameters 0)",
+        f"{', '.join(dpjax.objectives.SADDLES)} start at their saddle (all parameters 0)"
     },
     "--regularization": {
         "type": float,
@@ -168,7 +167,7 @@ RELATION: Options = {
     "--relation": {
         "default": "zero_out",
         "help": f"neighbouring relation: {', '.join(RELATIONS)} (default: zero_out)",
-    },
+    }
 }
 DELTA: Options = {
     "--delta": {"type": float, "help": "of the budget (default: 1/(10 n))"},
@@ -229,9 +228,7 @@ SETTINGS: Options = {  # each is an argument of some factories; the others say s
         f"{', '.join(taking('domain'))}",
     },
 }
-JSON: Options = {
-    "--json": {"type": Output, "help": "write the result as JSON"},
-}
+JSON: Options = {"--json": {"type": Output, "help": "write the result as JSON"}}
 TRAINING: Options = {
     "--seed": {"type": int, "help": "research only: reproducible, not for release"},
     "--dry-run": {"action": "store_true", "help": "print guarantee, noise and cost; spend nothing"},
@@ -245,20 +242,14 @@ TRAINING: Options = {
     "--part": {"metavar": "NAME", "help": "the part of the ledger's data that it reads"},
 }
 MODEL: Options = {
-    "model": {"type": Operand, "metavar": "MODEL", "help": "a file that run --save wrote"},
+    "model": {"type": Operand, "metavar": "MODEL", "help": "a file that run --save wrote"}
 }
 PROBLEM = (ALGORITHM, DATA, OBJECTIVE, BUDGET, SETTINGS, TABLE, UNIT)
 """What is trained on what, at which budget."""
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Raises if a path among the arguments cannot be written to at the end.
-
-    Raises:
-      ValueError: naming the option and what is wrong with its path, for a path that two options
-        share, or one that would overwrite what the command reads.
-      ImportError: for a plot without matplotlib.
-    """
+    """Raises if a path cannot be written to at the end, is another's, or one that is read."""
     values = vars(arguments)
     if values.get("part") and not values.get("ledger"):
         raise ValueError("--part is a part that a ledger declares: give --ledger FILE too.")
@@ -331,3 +322,18 @@ def write(*outputs: tuple[str | None, Callable[[str], object]]) -> int:
                 writer(rescued)
                 print(f"dpjax: it is kept as {rescued}", file=sys.stderr)
     return status
+
+
+def write_json(path: str, content: dict[str, Any]) -> None:
+    """Writes ``content`` all or nothing; a number that is not finite becomes null."""
+    with _durable.replacing(path) as file:
+        file.write(json.dumps(_finite(content), indent=2).encode() + b"\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    # JSON has no NaN.
+    return None if isinstance(value, float) and not math.isfinite(value) else value

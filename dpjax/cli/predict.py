@@ -13,7 +13,8 @@ from typing import Any, TextIO
 import dpjax
 from dpjax import _durable
 from dpjax.cli import options
-from dpjax.cli.parser import Parser
+from dpjax.cli.main import Parser
+from dpjax.datasets.cells import to_number
 from dpjax.display.bar import Bar
 from dpjax.display.cards import printable
 from dpjax.results import PredictedRows, predict_table
@@ -88,28 +89,18 @@ def command(arguments: argparse.Namespace) -> int:
 
 
 def _cells(block: PredictedRows, width: int) -> Iterator[list[str]]:
-    for at, (label, known) in enumerate(zip(block.labels.tolist(), block.known, strict=True)):
-        if not known:
-            yield [""] * width
-        elif block.probabilities is None:
-            yield [_text(label)]
-        else:
-            yield [_text(label), *map(_text, block.probabilities[at].tolist())]
+    labels, chances = block.labels.tolist(), block.probabilities
+    rows = [[]] * len(labels) if chances is None else chances.tolist()
+    for label, known, row in zip(labels, block.known, rows, strict=True):
+        yield [*map(_text, [label, *row])] if known else [""] * width
 
 
 def _text(cell: Any) -> str:
     """A cell that a spreadsheet shows as it is: one that it would run gets an apostrophe."""
     text = f"{cell:.10g}" if isinstance(cell, float) else str(cell)
     # A lone sign runs nothing, and a negative number is one.
-    runs = len(text) > 1 and text.startswith(_FORMULAS) and not _is_number(text)
+    runs = len(text) > 1 and text.startswith(_FORMULAS) and not math.isfinite(to_number(text))
     return f"'{text}" if runs else text
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def _watched(

@@ -1,13 +1,14 @@
-"""What the options that commands share make: data, objective, budget and algorithm."""
+"""What the options that commands share make: data, objective, algorithm, and what is said of it."""
 
 import argparse
 import contextlib
 import csv
 import functools
+import importlib.metadata
 import inspect
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import dpjax
@@ -20,6 +21,8 @@ from dpjax.datasets.registry import SPECS
 from dpjax.datasets.scaled import declared_in, is_scaled
 from dpjax.datasets.sources import is_table_path, open_source
 from dpjax.driver import root_key
+from dpjax.results import guarantee
+from dpjax.results.remarks import remarks
 
 
 class Setting(NamedTuple):
@@ -64,12 +67,17 @@ def classes(text: str | None) -> list[Label] | None:
     """
     if text is None:
         return None
-    labels = [label.strip() for label in next(csv.reader([text], skipinitialspace=True), [])]
+    return _numbers(label.strip() for label in next(csv.reader([text], skipinitialspace=True), []))
+
+
+def _numbers(words: Iterable[str]) -> list[Any]:
+    """Returns words as numbers if all of them are, else as they are."""
+    words = list(words)
     # Integers first, so that 0,1 are shown as they were typed and not as 0.0 and 1.0.
     for convert in (int, float):
         with contextlib.suppress(ValueError):
-            return [convert(label) for label in labels]
-    return list(labels)
+            return [convert(word) for word in words]
+    return words
 
 
 def flag_quotes(table: str, schema: str | None) -> int:
@@ -120,10 +128,6 @@ def objective(arguments: argparse.Namespace) -> dpjax.Objective:
 
     The Welsch loss takes the public strength that is stored for named data. Where ``--unit`` or the
     schema names a unit it is the objective of units. Sets ``arguments.objective`` to its name.
-
-    Raises:
-      ValueError: for an unknown name, a regularization it has no use for or lacks, or a schema that
-        is not valid.
     """
     # ``compare`` has no such option.
     unit, labels = getattr(arguments, "unit", None), classes(arguments.classes)
@@ -173,14 +177,7 @@ def configure(
 ) -> Setting:
     """Returns the algorithm for n records and ``dimension`` parameters."""
     name, budget, size = declared(arguments, n)
-    make = functools.partial(
-        dpjax.ALGORITHMS[name],
-        objective,
-        data_size=size,
-        dimension=dimension,
-        accountant=arguments.accountant,
-        **_settings(arguments, name),
-    )
+    make = functools.partial(_factory(arguments, name, size), objective, dimension=dimension)
     if arguments.estimate is not None:
         make = functools.partial(dpjax.with_accuracy, make, epsilon=arguments.estimate)
     if arguments.count is not None:
@@ -189,11 +186,7 @@ def configure(
 
 
 def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyBudget, int]:
-    """Returns the algorithm's name on the command line, the budget, and the declared n.
-
-    Raises:
-      ValueError: for an unknown name, or what is not declared where n is private.
-    """
+    """Returns the algorithm's name on the command line, the budget, and the declared n."""
     factories = dpjax.ALGORITHMS
     if arguments.algorithm in dpjax.algorithms.ALL.keys() - factories.keys():
         function = dpjax.algorithms.ALL[arguments.algorithm].factory.__name__
@@ -211,6 +204,51 @@ def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyB
         delta = 1 / (10 * _validate.positive_int("data_size", n))
     size = n if size is None else size
     return name, dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation), size
+
+
+def warn(algorithm: Algorithm) -> None:
+    """Prints what the budget leaves to be desired, before it is spent."""
+    for remark in remarks(algorithm):
+        print(f"warning: {remark}", file=sys.stderr)
+
+
+def header(arguments: argparse.Namespace, setting: Setting) -> dict[str, Any]:
+    """Returns the fields that do not depend on the run."""
+    return {
+        "algorithm": setting.name,
+        "data": arguments.data,
+        "n": setting.data_size,
+        "p": setting.algorithm.dimension,
+        "objective": arguments.objective,
+        "epsilon_budget": setting.budget.epsilon,
+        "delta": setting.budget.delta,
+        "relation": setting.budget.relation,
+        "accountant": arguments.accountant,
+        "versions": {
+            name: importlib.metadata.version(name)
+            for name in ("dpjax", "jax", "jaxlib", "optax", "dp-accounting", "numpy")
+        },
+    }
+
+
+def statement(arguments: argparse.Namespace, algorithm: Algorithm, data: dpjax.Dataset) -> str:
+    """Returns the guarantee of a training as text."""
+    # A dry run draws no noise that a seed could repeat: its text is that of a release.
+    scale, seeded = data.preprocessing, arguments.seed is not None and not arguments.dry_run
+    declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
+    return guarantee.statement(algorithm, data.unit, seeded, *declared, arguments.part)
+
+
+def dry_run(
+    arguments: argparse.Namespace,
+    algorithm: Algorithm,
+    data: dpjax.Dataset,
+    costs: Sequence[str] = (),
+) -> int:
+    """Prints the guarantee and what a training costs; returns 1 if quotes of a CSV are wrong."""
+    print(statement(arguments, algorithm, data), *costs, sep="\n")
+    print("dry run: nothing was spent.")
+    return flag_quotes(arguments.data, arguments.schema)
 
 
 def check_spending(arguments: argparse.Namespace, event: Event | None) -> None:
@@ -233,38 +271,29 @@ def maker(
 
     What ``arguments`` set is the same in every training; of the data the number of features counts.
     """
-    factory, fixed = dpjax.ALGORITHMS[name], _settings(arguments, name)
+    factory = _factory(arguments, name, size)
 
     def make(budget: dpjax.PrivacyBudget, **setting: Any) -> Algorithm:
         # Of the objective, not of the factory; a copy, as each training has another.
         changed = argparse.Namespace(**vars(arguments))
         changed.regularization = setting.pop("regularization", arguments.regularization)
         loss = objective(changed)
-        return factory(
-            loss,
-            budget,
-            data_size=size,
-            dimension=loss.parameters(data.dimension),
-            accountant=arguments.accountant,
-            **(fixed | setting),
-        )
+        return factory(loss, budget, dimension=loss.parameters(data.dimension), **setting)
 
     return make
+
+
+def _factory(arguments: argparse.Namespace, name: str, size: int) -> Callable[..., Algorithm]:
+    """Returns the factory of an algorithm with what the arguments set."""
+    settings = _settings(arguments, name)
+    factory = functools.partial(dpjax.ALGORITHMS[name], accountant=arguments.accountant)
+    return functools.partial(factory, data_size=size, **settings)
 
 
 def grid(words: list[str] | None, name: str) -> dict[str, list[Any]]:
     """Returns the settings that ``--grid`` declares, by the names that the factory has for them.
 
-    Args:
-      words: such as ``["learning_rate=0.1,0.3,1", "clip_norm=0.5,1"]``; None for the algorithm's
-        default.
-      name: of the algorithm.
-
-    Raises:
-      ValueError: for a setting that the algorithm does not have, one named twice, or no values.
-
-    >>> grid(["learning-rate=1,2"], "dp-gd")
-    {'step_size': [1, 2]}
+    Words are such as ``["learning_rate=0.1,0.3,1", "clip_norm=0.5,1"]``; None for the default.
     """
     if words is None:
         return dpjax.tuning.default_settings(dpjax.algorithms.ALL[name].grid, name)
@@ -284,15 +313,8 @@ def grid(words: list[str] | None, name: str) -> dict[str, list[Any]]:
             raise ValueError(
                 f"--grid names {option.replace('-', '_')} twice; give all its values at once."
             )
-        settings[parameter] = [_value(text.strip()) for text in values.split(",")]
+        settings[parameter] = [_numbers([text.strip()])[0] for text in values.split(",")]
     return settings
-
-
-def _value(text: str) -> Any:
-    for convert in (int, float):
-        with contextlib.suppress(ValueError):
-            return convert(text)
-    return text
 
 
 def _settings(arguments: argparse.Namespace, name: str) -> dict[str, Any]:

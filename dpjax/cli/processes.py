@@ -40,11 +40,7 @@ OPTIONS: Options = {
 
 
 def asked_for(arguments: argparse.Namespace) -> bool:
-    """Returns whether this is one of several processes.
-
-    Raises:
-      ValueError: for some of the options that go together.
-    """
+    """Returns whether this is one of several processes; some of three options alone raise."""
     place = [arguments.coordinator, arguments.processes, arguments.process]
     missing = [value is None for value in place]
     if any(missing) and not all(missing):

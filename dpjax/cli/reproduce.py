@@ -7,7 +7,7 @@ import pathlib
 import sys
 
 from dpjax import _validate
-from dpjax.cli.parser import Parser
+from dpjax.cli.main import Parser
 
 _PAPERS = ("trust-region", "erm", "perturbed", "spider", "dpagem")
 # Where the package is a checkout's, this is beside it.

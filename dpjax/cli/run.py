@@ -8,23 +8,30 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 import dpjax
 from dpjax import _validate
+from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm
-from dpjax.cli import options, problem, processes, report
-from dpjax.cli.parser import Parser
-from dpjax.datasets.csv_files import few
-from dpjax.display.cards import printable
+from dpjax.cli import options, problem, processes
+from dpjax.cli.main import Parser
+from dpjax.datasets.source import few
+from dpjax.display.cards import ceil, floor, printable
 from dpjax.driver import check_data, holds_run, root_key, seconds_per_step, starting_point
 from dpjax.placement.processes import Team
+from dpjax.reporting.page import ITERATES, certificate_fields
+from dpjax.results.remarks import ANSWERS, ENDS, answer_line
 
 _COMPILE_EVENT = "/jax/core/compile/"
 _TRIAL_ROWS = 65_536
+EXACT = ("exact_objective", "exact_gradient_norm", "exact_min_eigenvalue", "exact_accuracy")
+_CONFIDENCE = 0.95
 _EXAMPLES = """
 dpjax run
 dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
@@ -84,11 +91,11 @@ def _work(arguments: argparse.Namespace) -> int:
     algorithm = setting.algorithm
     # For a dry run too, which should fail where the training would.
     check_data(algorithm, data, starting_point(algorithm, None))
-    report.warn(algorithm)
+    problem.warn(algorithm)
     problem.say_labels(arguments, objective, data)
     if arguments.dry_run:
         everyone.from_first(functools.partial(_check_spending, arguments, algorithm))
-        return report.dry_run(arguments, algorithm, data, costs(algorithm, data))
+        return problem.dry_run(arguments, algorithm, data, costs(algorithm, data))
     if arguments.exact:
         print("warning: --exact prints exact values of the data, NOT PRIVATE", file=sys.stderr)
     begin = time.perf_counter()
@@ -102,8 +109,8 @@ def _work(arguments: argparse.Namespace) -> int:
     # The clocks of JAX and of this function differ a little.
     compiled = min(_covered(compiling), passed)
     seconds = (compiled, passed - compiled)
-    content = report.result(arguments, setting, data, solution, seconds)
-    print("\n".join(report.summary(content)))
+    content = result(arguments, setting, data, solution, seconds)
+    print("\n".join(summary(content)))
     if not content["releasable"]:
         print("releasable: false (a research run: seeded, repeated, or with exact values)")
     try:
@@ -112,7 +119,7 @@ def _work(arguments: argparse.Namespace) -> int:
             print("the parameters were not saved: next time give --save FILE")
     finally:  # what is spent is said, whether or not it could be written
         print()
-        print(report.statement(arguments, algorithm, data))
+        print(problem.statement(arguments, algorithm, data))
     return status
 
 
@@ -184,10 +191,7 @@ def _train(
 
 
 def _write(
-    arguments: argparse.Namespace,
-    setting: problem.Setting,
-    solution: dpjax.Solution,
-    content: dict,
+    arguments: argparse.Namespace, setting: problem.Setting, solution: dpjax.Solution, content: dict
 ) -> int:
     name, budget = os.path.basename(arguments.data), setting.budget
     title = (
@@ -198,11 +202,11 @@ def _write(
         dpjax.report,
         title=f"{setting.algorithm.title} on {name}",
         model=os.path.basename(arguments.save or "model"),
-        exact={field: content[field] for field in report.EXACT},
+        exact={field: content[field] for field in EXACT},
     )
     status = options.write(
         (arguments.save, lambda path: dpjax.save(path, solution)),
-        (arguments.json, lambda path: report.write_json(path, content)),
+        (arguments.json, lambda path: options.write_json(path, content)),
         (arguments.report, lambda path: page(solution, path)),
         (arguments.plot, lambda path: dpjax.plotting.plot_solution(solution, path, title)),
     )
@@ -215,6 +219,159 @@ def _write(
             f"columns {few(scale.columns, printable)}, with or without labels"
         )
     return status
+
+
+def result(
+    arguments: argparse.Namespace,
+    setting: problem.Setting,
+    data: dpjax.Dataset,
+    solution: dpjax.Solution,
+    seconds: tuple[float, float],
+) -> dict[str, Any]:
+    """Returns the whole result; under ``--repeats`` every per-run field is a list."""
+    event, delta = setting.algorithm.event, setting.budget.delta
+    runs = arguments.repeats or 1
+    # All repeats ask the same records, so their losses add up.
+    together = Event(event.releases * runs, event.relation)
+    statuses = np.vectorize(lambda code: dpjax.Status(code).name.lower())
+    # Time grows with the true number of records, which this relation keeps private.
+    private = setting.budget.relation == "add_or_remove_one"
+    if (certificate := certificate_fields(solution.certificate)) is not None:
+        certificate["beta"] = np.round(certificate["beta"], 7).tolist()  # float32 holds no more
+    seconds_compile, seconds_run = (None, None) if private else seconds
+    return {
+        **problem.header(arguments, setting),
+        "unit": data.unit,
+        "epsilon": solution.epsilon(delta),
+        "epsilon_all_repeats": epsilon(together, delta, event.relation, arguments.accountant),
+        # One training's guarantee covers neither repeats nor exact values.
+        "releasable": solution.releasable
+        and not (arguments.exact or arguments.repeats or arguments.seed is not None),
+        "noise": [release.to_json() for release in event.releases],
+        "gradient_evaluations": setting.algorithm.evaluations._asdict(),
+        "steps": np.asarray(solution.steps).tolist(),
+        "max_steps": setting.algorithm.max_steps,
+        "planned_steps": int(setting.algorithm.steps),
+        "status": statuses(np.asarray(solution.status)).tolist(),
+        "certificate": certificate,
+        "remarks": solution.remarks,
+        **{field: _answer(solution, field) for field in ANSWERS},
+        **_exact(arguments, setting, data, solution),
+        "seconds_compile": seconds_compile,
+        "seconds_run": seconds_run,
+    }
+
+
+def summary(content: dict[str, Any]) -> list[str]:
+    """Returns the result as lines for a person."""
+    lines = []
+    if isinstance(content["steps"], list):
+        lines.append(
+            f"all {len(content['steps'])} runs together: epsilon "
+            f"{ceil(content['epsilon_all_repeats'])} at the same delta"
+        )
+    lines += [
+        f"steps: {_each(content['steps'], str)} of {content['planned_steps']}",
+        *(
+            f"status {name}: {dpjax.Status[name.upper()].message}"
+            for name in sorted({*np.ravel(content["status"]).tolist()})
+        ),
+        *(f"warning: {remark}" for remark in sorted(set(jax.tree.leaves(content["remarks"])))),
+    ]
+    for field in ANSWERS:
+        if (answer := content[field]) is not None:
+            lines.append(answer_line(field, content["n"], answer, _each))
+    counted = content["gradient_evaluations"]
+    lines.append(
+        f"per-record gradients: {counted['declared']:,} planned, {counted['padded']:,} computed, "
+        "padding rows included"
+    )
+    certificate = content["certificate"]
+    if certificate is not None:
+        held = floor(100 * (1 - np.max(certificate["beta"])))
+        lines.append(
+            f"certificate (holds with probability {held}% at "
+            f"{ITERATES[certificate['iterate']]}, for the {certificate['scope']}):"
+        )
+        # The worst of several runs, as a mean of bounds need not bound any of them; rounded
+        # outwards, as a bound that is printed below itself is none.
+        upper = _each(certificate["gradient_norm_upper"], _six_digits(ceil), np.max)
+        lines.append(f"  gradient norm <= {upper}")
+        if certificate["min_eigenvalue_lower"] is not None:
+            lower = _each(certificate["min_eigenvalue_lower"], _six_digits(floor), np.min)
+            lines.append(f"  smallest eigenvalue of the Hessian >= {lower}")
+    if content["seconds_run"] is not None:
+        lines.append(
+            f"time: {content['seconds_compile']:.2f} s to compile, "
+            f"{content['seconds_run']:.2f} s to run"
+        )
+    plain = _six_digits("{:.{}g}".format)
+    for name in EXACT:
+        if content[name] is not None:
+            lines.append(f"{name}: {_each(content[name], plain)}  (NOT PRIVATE)")
+    return lines
+
+
+def _answer(solution: dpjax.Solution, field: str) -> dict[str, Any] | None:
+    if (estimate := getattr(solution, field)) is None:
+        return None
+    lower, upper = getattr(solution, f"{field}_interval")(_CONFIDENCE)
+    named = dict(zip(ENDS, (estimate, lower, upper), strict=True))
+    numbers = {name: np.asarray(value).tolist() for name, value in named.items()}
+    return {**numbers, "confidence": _CONFIDENCE}
+
+
+def _exact(
+    arguments: argparse.Namespace,
+    setting: problem.Setting,
+    data: dpjax.Dataset,
+    solution: dpjax.Solution,
+) -> dict[str, Any]:
+    unknown: dict[str, Any] = dict.fromkeys(EXACT)
+    if not arguments.exact:
+        return unknown
+    objective = setting.algorithm.objective
+    examples = jax.tree.map(jnp.asarray, data.examples)
+    tested = examples
+    if data.present is not None:
+        (x, y), present = examples
+        # An accuracy is of records, and absent ones are padding.
+        tested = x[present], y[present]
+    if data.test_x is not None and data.test_y is not None:
+        tested = (jnp.asarray(data.test_x), jnp.asarray(data.test_y))
+
+    # What predicts no label has no accuracy.
+    of_labels = [dpjax.diagnostics.exact_accuracy] if objective.predicts else []
+
+    def measure(params: jax.Array) -> list[float]:
+        of_all = (
+            dpjax.diagnostics.exact_objective(objective, params, examples),
+            dpjax.diagnostics.exact_gradient_norm(objective, params, examples),
+            dpjax.diagnostics.exact_min_eigenvalue(objective, params, examples),
+            *(exact(objective, params, *tested) for exact in of_labels),
+        )
+        return [float(value) for value in of_all]
+
+    if arguments.repeats:
+        rows = [measure(params) for params in solution.params]
+        # Accuracy is the last name, and stays None where nothing predicts.
+        return unknown | dict(zip(EXACT, map(list, zip(*rows, strict=True)), strict=False))
+    return unknown | dict(zip(EXACT, measure(solution.params), strict=False))
+
+
+def _each(value: Any, show: Callable[[Any], str], summarize: Callable = np.mean) -> str:
+    if not isinstance(value, list):
+        return show(value)
+    # Compared as text, since NaN does not equal itself.
+    if len(set(map(str, value))) == 1:
+        return show(value[0])
+    if isinstance(value[0], str):
+        return ", ".join(sorted(set(value)))
+    return f"{show(float(summarize(value)))} ({summarize.__name__} of {len(value)} runs)"
+
+
+def _six_digits(rounded: Callable[[float, int], str]) -> Callable[[float], str]:
+    return lambda value: rounded(value, 6) if np.isfinite(value) else "none"
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 import dpjax
-from dpjax.cli import options, report
-from dpjax.cli.parser import Parser
+from dpjax.cli import options
+from dpjax.cli.main import Parser
 from dpjax.display.cards import printable
 from dpjax.reporting import Facts, facts_of
-from dpjax.results.answers import ANSWERS
+from dpjax.results.remarks import ANSWERS
 
 _EXAMPLES = """
 dpjax show model
@@ -37,7 +37,7 @@ def command(arguments: argparse.Namespace) -> int:
     # A model may come from anybody, and a name in it hold what changes a terminal.
     print(printable("\n".join(lines(facts))))
     if arguments.json:
-        report.write_json(arguments.json, fields(facts))
+        options.write_json(arguments.json, fields(facts))
         print(f"wrote {arguments.json}")
     return 0
 

@@ -5,8 +5,8 @@ import time
 from typing import Any
 
 import dpjax
-from dpjax.cli import options, problem, report
-from dpjax.cli.parser import Parser
+from dpjax.cli import options, problem
+from dpjax.cli.main import Parser
 from dpjax.driver import check_data, starting_point
 from dpjax.tuning.score import ACCURACY
 
@@ -78,12 +78,12 @@ def command(arguments: argparse.Namespace) -> int:
     # One setting stands for all in what follows: labels and parameters are the same for each.
     algorithm = chosen.algorithm()
     check_data(algorithm, data, starting_point(algorithm, None))
-    report.warn(algorithm)
+    problem.warn(algorithm)
     problem.say_labels(arguments, algorithm.objective, data)
     print("\n".join(chosen.advice()), flush=True)
     if arguments.dry_run:
         problem.check_spending(arguments, chosen.event)
-        return report.dry_run(arguments, algorithm, data)
+        return problem.dry_run(arguments, algorithm, data)
     begin = time.perf_counter()
     tuned = dpjax.tuning.run_plan(
         chosen,
@@ -108,7 +108,7 @@ def command(arguments: argparse.Namespace) -> int:
     try:
         return options.write(
             (arguments.save, lambda path: dpjax.save(path, tuned)),
-            (arguments.json, lambda path: report.write_json(path, content)),
+            (arguments.json, lambda path: options.write_json(path, content)),
         )
     finally:  # what is spent is said, whether or not it could be written
         print()
@@ -147,7 +147,7 @@ def result(
     # Time grows with the true number of records, which this relation keeps private.
     private_n = budget.relation == "add_or_remove_one"
     return {
-        **report.header(arguments, setting),
+        **problem.header(arguments, setting),
         "unit": data.unit,
         "accountant": algorithm.accountant,
         "epsilon": tuned.epsilon(),

@@ -16,10 +16,9 @@ import numpy as np
 from dpjax import _durable, _validate, diagnostics, plotting
 from dpjax._program import sha256
 from dpjax._typing import Array, Params, PyTree, Relation
-from dpjax.accounting import PrivacyBudget, epsilon
+from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import ALGORITHMS, ONE_RELEASE, Algorithm
-from dpjax.comparison import page
-from dpjax.comparison.results import Results, Row
+from dpjax.comparison.results import Results, Row, draw, page
 from dpjax.datasets import Dataset
 from dpjax.driver import fingerprint, solve
 from dpjax.driver.configuration import configuration
@@ -87,7 +86,12 @@ class Comparison:
         self.seeds = _validate.positive_int("seeds", seeds)
         self.delta = 0.1 / data.size if delta is None else delta
         self.dimension = loss.parameters(data.dimension)
-        self.settings = {label: _in_words(make) for label, make in algorithms.items()}
+        # Those of functools.partial; what any other function sets cannot be read off it.
+        keywords = {label: getattr(make, "keywords", {}) for label, make in algorithms.items()}
+        self.settings = {
+            label: ", ".join(f"{name} {value}" for name, value in words.items()) or "defaults"
+            for label, words in keywords.items()
+        }
         sizes = {"data_size": data.size, "dimension": self.dimension}
         self.algorithms = {
             (label, spent): make(loss, PrivacyBudget(spent, self.delta, relation), **sizes)
@@ -143,7 +147,12 @@ class Comparison:
         measured = {}
         for (label, spent), algorithm in self.algorithms.items():
             metrics = {}
-            for group in self._groups(algorithm):
+            first_order = GradientQuery | MinimizerQuery
+            light = all(isinstance(query, first_order) for query in algorithm.queries)
+            seeds = list(range(self.seeds))
+            # Seeds of one group are trained in one program.
+            together = light or self.data.size <= _BUSY_ROWS
+            for group in [seeds] if together else [[seed] for seed in seeds]:
                 report_progress(f"{label}, epsilon {spent:g}", 0)
                 values = _cached(
                     cache,
@@ -157,12 +166,12 @@ class Comparison:
         if folder is not None:
             picture, table, text = self.paths(folder)
             results.write(table)
-            page.draw(results, self.relation, picture)
+            draw(results, self.relation, picture)
             conventions = (
                 f"Neighbours are {self.relation}, delta = {self.delta:.3g}; the unit of privacy is "
                 f"one {self.data.unit}."
             )
-            text.write_text(page.write(results, conventions))
+            text.write_text(page(results, conventions))
         return results
 
     @staticmethod
@@ -175,13 +184,6 @@ class Comparison:
         """The records that accuracy is measured on."""
         test = self.data.test_x, self.data.test_y
         return self.data.examples if self.data.test_x is None else test
-
-    def _groups(self, algorithm: Algorithm) -> list[list[int]]:
-        """Seeds that are trained in one program."""
-        seeds = list(range(self.seeds))
-        first_order = GradientQuery | MinimizerQuery
-        light = all(isinstance(query, first_order) for query in algorithm.queries)
-        return [seeds] if light or self.data.size <= _BUSY_ROWS else [[seed] for seed in seeds]
 
     def _measured(
         self, algorithm: Algorithm, examples: PyTree, group: list[int]
@@ -213,9 +215,7 @@ class Comparison:
         return metrics
 
     def _rows(
-        self,
-        optimum: dict[str, float],
-        measured: dict[tuple[str, float], dict[str, list[float]]],
+        self, optimum: dict[str, float], measured: dict[tuple[str, float], dict[str, list[float]]]
     ) -> Results:
         name = f"{self.data.name}, {self.objective.name}"
         place = ("compare", name, self.data.size, self.dimension)
@@ -233,7 +233,10 @@ class Comparison:
                 shift, shown = (optimum["exact_optimum"], "exact_gap") if gap else (0.0, metric)
                 rows += [Row(*cells, seed, _NAN, shown, v - shift) for seed, v in enumerate(values)]
             algorithm = self.algorithms[label, spent]
-            rows += [Row(*cells, _NAN, _NAN, *pair) for pair in _costs(algorithm).items()]
+            passes = algorithm.evaluations.declared / algorithm.queries[0].data_size
+            costs: Any = {"steps": algorithm.steps, "passes": passes}
+            costs["epsilon_of_the_noise"] = algorithm.epsilon()
+            rows += [Row(*cells, _NAN, _NAN, name, float(cost)) for name, cost in costs.items()]
         return Results(rows)
 
 
@@ -244,20 +247,6 @@ def _train(algorithm: Algorithm, examples: PyTree, keys: Array) -> Array:
 
     # Under vmap a `cond` runs both of its branches, so that one seed alone goes without.
     return jax.vmap(train)(keys) if len(keys) > 1 else train(keys[0])[None]
-
-
-def _costs(algorithm: Algorithm) -> dict[str, float]:
-    accountant, declared = algorithm.accountant, algorithm.declared
-    spent = epsilon(algorithm.event, float(declared.delta), algorithm.relation, accountant)
-    passes = algorithm.evaluations.declared / algorithm.queries[0].data_size
-    return {"steps": float(algorithm.steps), "passes": float(passes),
-            "epsilon_of_the_noise": float(spent)}  # fmt: skip
-
-
-def _in_words(make: Callable[..., Algorithm]) -> str:
-    # Those of functools.partial; what any other function sets cannot be read off it.
-    settings = getattr(make, "keywords", {})
-    return ", ".join(f"{name} {value}" for name, value in settings.items()) or "defaults"
 
 
 def _digest(records: PyTree) -> str:

@@ -3,8 +3,8 @@
 from dpjax.datasets.check import CheckReport, check
 from dpjax.datasets.dataset import Dataset, Preprocessing
 from dpjax.datasets.labels import encode_labels
-from dpjax.datasets.loaders import DatasetInfo, describe, load
-from dpjax.datasets.registry import COVTYPE_RANGES, RANDHIE_RANGES
+from dpjax.datasets.loaders import describe, load
+from dpjax.datasets.registry import COVTYPE_RANGES, RANDHIE_RANGES, DatasetInfo
 from dpjax.datasets.scaled import write
 from dpjax.datasets.schema import Schema
 from dpjax.datasets.synthetic import Planted, planted_phases, sparse_high_dimensional

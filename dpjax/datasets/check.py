@@ -10,15 +10,21 @@ import numpy as np
 
 from dpjax.datasets.cells import cells_of
 from dpjax.datasets.columnar import Matrix
-from dpjax.datasets.csv_files import few
 from dpjax.datasets.dataset import Dataset
 from dpjax.datasets.encoders import ClassLabel
 from dpjax.datasets.labels import Label, check_labels
-from dpjax.datasets.loaders import check_units, open_table
+from dpjax.datasets.loaders import (
+    Options,
+    Table,
+    check_size,
+    check_units,
+    open_table,
+    scaled_columns,
+)
+from dpjax.datasets.scaling import Bounds
 from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
-from dpjax.datasets.source import OpenTable
+from dpjax.datasets.source import OpenTable, few
 from dpjax.datasets.sources import has_columns, is_table_path
-from dpjax.datasets.tables import Bounds, Options, Table, check_size, scaled_columns
 from dpjax.datasets.tally import MOST_CLASSES, Tally, is_garbled
 
 _KEEP = " (to keep some: missing = a number for empty cells of numbers, other = true for levels)"
@@ -79,9 +85,6 @@ class CheckReport:
     def lines(self) -> list[str]:
         r"""NOT PRIVATE: returns the report as lines of text, one count each.
 
-        Returns:
-          The lines; the first says NOT PRIVATE.
-
         >>> print(*check("randhie").lines(), sep="\n")
         NOT PRIVATE: exact counts of the data set 'randhie', for its owner's eyes only.
         rows (person-year): 20190
@@ -92,34 +95,29 @@ class CheckReport:
         rows equal to an earlier one: 16104
         rows that contribute nothing: 0
         """
-        outside, null = self.exact_outside, self.exact_null_rows
-        if outside is None:
-            bounds = "values outside the declared bounds: not counted, no bounds are declared"
-        else:
-            bounds = f"values outside the declared bounds: {_by_column(outside)}"
+        outside, undeclared = self.exact_outside, self.exact_undeclared
+        clamped = "not counted, no bounds are declared" if outside is None else _by_column(outside)
         cells = f" (cells: {_by_column(self.exact_nonfinite)})" if self.exact_nonfinite else ""
-        return [
+        signs = set(self.exact_class_counts) == {-1, 1}
+        classes = (
+            f"{count} of {f'{label:+d}' if signs else repr(label)}, "
+            for label, count in self.exact_class_counts.items()
+        )
+        lines = [
             f"NOT PRIVATE: exact counts of the data set {self.name!r}, for its owner's eyes only.",
             f"rows ({self.unit}): {self.exact_rows}",
-            f"labels: {self._labels()}{self.exact_impossible_labels} impossible",
+            f"labels: {''.join(classes) or 'none is declared, '}{self.exact_impossible_labels} "
+            "impossible",
             f"rows with a cell that has no valid value: {self.exact_nonfinite_rows}{cells}",
-            bounds,
-            *self._levels(),
+            f"values outside the declared bounds: {clamped}",
+        ]
+        if undeclared is not None:
+            counted = {name: sum(held.values()) for name, held in undeclared.items()}
+            lines.append(f"levels that are not declared: {_by_column(counted)}")
+        lines += [
             f"rows that are zero once scaled: {self.exact_zero_rows}",
             f"rows equal to an earlier one: {self.exact_duplicate_rows}",
-            *self._units(),
-            f"rows that contribute nothing: {null}{_KEEP if null else ''}",
-            *(f"wrong: {problem}" for problem in self.exact_problems),
         ]
-
-    def _levels(self) -> list[str]:
-        if self.exact_undeclared is None:
-            return []
-        counted = {name: sum(held.values()) for name, held in self.exact_undeclared.items()}
-        return [f"levels that are not declared: {_by_column(counted)}"]
-
-    def _units(self) -> list[str]:
-        lines = []
         if self.exact_constant:
             lines.append(f"columns with one value in all rows: {few(self.exact_constant)}")
         if self.exact_persons is not None:
@@ -127,16 +125,11 @@ class CheckReport:
                 f"units: {self.exact_persons}, rows beyond max_records of theirs: "
                 f"{self.exact_above_cap}"
             )
-        return lines
-
-    def _labels(self) -> str:
-        signs = set(self.exact_class_counts) == {-1, 1}
-        if not self.exact_class_counts:
-            return "none is declared, "
-        return "".join(
-            f"{count} of {f'{label:+d}' if signs else repr(label)}, "
-            for label, count in self.exact_class_counts.items()
+        lines.append(
+            f"rows that contribute nothing: {self.exact_null_rows}"
+            f"{_KEEP if self.exact_null_rows else ''}"
         )
+        return lines + [f"wrong: {problem}" for problem in self.exact_problems]
 
 
 def check(
@@ -181,8 +174,8 @@ def check(
         table, of_arrays = _of_arrays(name_or_path, options), True
     else:
         table, of_arrays = open_table(name_or_path, options, schema), False
-    source, where = table.source, f"the label {table.schema.label.column!r} of {table.source.where}"
-    tally = Tally(table.schema, where)
+    source, schema_label = table.opened.source, table.schema.label.column
+    tally = Tally(table.schema, f"the label {schema_label!r} of {source.where}")
     # Cells of a whole table as objects would take several times its memory.
     for block in source.blocks(*tally.wanted):
         tally.add(block)

@@ -112,19 +112,14 @@ class Preprocessing:
         Raises:
           ValueError: if a column is stored as what has no valid value.
         """
-        self.check_stored(source)
-        return map(self.encode, source.blocks(*self.wanted))
-
-    def check_stored(self, source: Source) -> None:
-        """Raises if a column of a table is stored as what has no valid value."""
         for column in self.encoders:
             column.check_stored(source)
+        return map(self.encode, source.blocks(*self.wanted))
 
     def encode(self, cells: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns rows (n, p) in float32.
+        """Returns rows (n, p) in float32 of what ``Source.read`` returns for ``wanted``.
 
-        Args:
-          cells: what ``Source.read`` returns for ``wanted``, or the cells (n,) of each column.
+        Cells may also be those (n,) of each column.
 
         Privacy: each row depends on one record alone.
         """
@@ -165,13 +160,7 @@ class Preprocessing:
     def unscale_labels(self, values: Any) -> np.ndarray:
         """Returns predictions of a label that is a number in its own units.
 
-        Args:
-          values: (n,) predictions, in which -1 and +1 stand for ``label_bounds``, if those were
-            declared.
-
-        >>> scale = Preprocessing((Numeric("age", 0, 100),), label_bounds=(0.0, 200.0))
-        >>> scale.unscale_labels(np.array([-1.0, 0.5]))
-        array([  0., 150.])
+        In ``values`` (n,) -1 and +1 stand for ``label_bounds``, if those were declared.
         """
         # Without declared bounds these ends make the map the identity.
         low, high = self.label_bounds or (-1.0, 1.0)

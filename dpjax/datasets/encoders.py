@@ -93,11 +93,7 @@ _REMEDY = {
 
 @dataclasses.dataclass(frozen=True)
 class Unscaled(Column):
-    """Numbers that are used as they are: of published data, or where no bounds are declared yet.
-
-    >>> Unscaled("age").encode(np.array(["25", "?"], object)).ravel()
-    array([25., nan])
-    """
+    """Numbers that are used as they are: of published data, or where no bounds are declared yet."""
 
     key: ClassVar[str] = "bounds"
     numeric: ClassVar[bool] = True
@@ -117,11 +113,6 @@ class Numeric(Column):
 
     Args:
       missing: what counts for a cell that is empty or no number; None makes it a null record.
-
-    >>> Numeric("age", 0, 100).encode(np.array(["25", "140", "?"], object))
-    array([[0.25],
-           [1.  ],
-           [ nan]])
     """
 
     low: float
@@ -157,13 +148,7 @@ class Numeric(Column):
 
 @dataclasses.dataclass(frozen=True)
 class Dates(Numeric):
-    """Dates, as days since 1970-01-01, clamped to a declared range and scaled.
-
-    >>> from dpjax.datasets.cells import to_day
-    >>> begin = Dates("begin", to_day("2020-01-01"), to_day("2020-01-11"))
-    >>> begin.encode(np.array(["2020-01-02", "2020-01-06T12:00", "soon"], object)).ravel()
-    array([0.1 , 0.55,  nan])
-    """
+    """Dates, as days since 1970-01-01, clamped to a declared range and scaled."""
 
     numeric: ClassVar[bool] = False
     stored: ClassVar[set[Kind]] = _TEXT_OF_DATES
@@ -205,10 +190,6 @@ class Categorical(_OfLevels):
     Args:
       levels: compared as text or as numbers.
       other: whether any other cell has an indicator too; else it makes a null record.
-
-    >>> Categorical("eyes", ("blue", "brown"), other=True).encode(np.array(["brown", ""], object))
-    array([[0., 1., 0.],
-           [0., 0., 1.]])
     """
 
     levels: tuple[Label, ...]
@@ -238,13 +219,7 @@ class Categorical(_OfLevels):
 
 @dataclasses.dataclass(frozen=True)
 class Ordinal(_OfLevels):
-    """One of declared levels in their order, evenly spaced from 0 to 1.
-
-    >>> Ordinal("grade", ("low", "mid", "high")).encode(np.array(["high", "mid", "?"], object))
-    array([[1. ],
-           [0.5],
-           [nan]])
-    """
+    """One of declared levels in their order, evenly spaced from 0 to 1."""
 
     order: tuple[Label, ...]
 
@@ -278,9 +253,6 @@ class ClassLabel:
 
     Args:
       classes: compared as text or as numbers; empty where the owner is still to declare them.
-
-    >>> ClassLabel("ill", ("no", "yes")).encode(np.array(["yes", "no", "?"], object))
-    array([ 1., -1., nan], dtype=float32)
     """
 
     column: str
@@ -310,11 +282,7 @@ class ClassLabel:
 
 @dataclasses.dataclass(frozen=True)
 class NumberLabel:
-    """A label that is a number: its declared range is mapped to [-1, 1].
-
-    >>> NumberLabel("income", 0, 200).encode(np.array([0, 150, 201]))
-    array([-1. ,  0.5,  nan], dtype=float32)
-    """
+    """A label that is a number: its declared range is mapped to [-1, 1]."""
 
     column: str
     low: float

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from dpjax.datasets import archives
+from dpjax.datasets import registry
 from dpjax.datasets.dataset import Dataset, Preprocessing
 from dpjax.datasets.registry import Spec
 
@@ -58,7 +58,7 @@ IMAGES = MappingProxyType(
 def find_images(name: str) -> tuple[Spec, pathlib.Path | None]:
     """Returns the archive of a named set that is on this machine, or the last one and None."""
     for images in IMAGES[name]:
-        if (path := archives.find(images.archive)) is not None:
+        if (path := registry.find(images.archive)) is not None:
             return images, path
     return IMAGES[name][-1], None
 
@@ -68,9 +68,8 @@ def load_images(name: str) -> Dataset:
 
     Raises:
       FileNotFoundError: if none of its archives is on this machine.
-      ValueError: if the archive differs from the published one, or does not hold images of bytes
-        with one label each; naming the file and the array. Unlike a user's table these data are
-        public, so a message may depend on a record.
+      ValueError: if the archive differs from the published one. Unlike a user's table these data
+        are public, so a message may depend on a record.
     """
     images, path = find_images(name)
     if path is None:
@@ -81,48 +80,35 @@ def load_images(name: str) -> Dataset:
             f"the images {name!r} are not on this machine ({state}): set DPJAX_DATA=FOLDER, where "
             f"FOLDER holds {wanted} with the arrays X_train, y_train, X_test and y_test."
         )
-    raw = archives.read(path, images.checksum)
-    for part in ("train", "test"):
-        _check(path, raw, part, images)
+    raw = registry.read_archive(path, images.checksum)
+    x, y = _images(images, path, raw, "train")
+    test_x, test_y = _images(images, path, raw, "test")
     return Dataset(
-        x=_scaled(raw["X_train"]),
-        y=raw["y_train"].astype(np.int32),
-        test_x=_scaled(raw["X_test"]),
-        test_y=raw["y_test"].astype(np.int32),
+        x,
+        y,
+        test_x=test_x,
+        test_y=test_y,
         # So that a result on a fifth does not pass for one on the whole.
-        name=name if len(raw["X_train"]) == IMAGES[name][0].rows else f"{name}-fifth",
+        name=name if len(x) == IMAGES[name][0].rows else f"{name}-fifth",
         unit=images.unit,
         preprocessing=Preprocessing((), classes=tuple(range(images.classes)), pixels=(0.0, 255.0)),
     )
 
 
-def _check(path: pathlib.Path, raw: dict[str, np.ndarray], part: str, entry: Spec):
-    """Raises unless the images and labels of ``part`` have the declared shapes and dtypes."""
-    images, labels = f"X_{part}", f"y_{part}"
-    for name in (images, labels):
-        if name not in raw:
-            raise ValueError(f"{str(path)!r} lacks {name!r}; it has {', '.join(sorted(raw))}.")
-    x, y = raw[images], raw[labels]
+def _images(
+    entry: Spec, path: pathlib.Path, raw: dict[str, np.ndarray], part: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns images in [0, 1] and their labels, or raises unless they are what is declared."""
+    where, names = repr(str(path)), (f"X_{part}", f"y_{part}")
+    x, y = registry.labelled(raw, where, names, entry.shape)
     # Floats may be scaled already: a second division by 255 would make all images nearly black.
     if x.dtype != np.uint8:
-        raise ValueError(f"{images!r} of {str(path)!r} must be bytes, 0 to 255, got {x.dtype}.")
-    if x.shape[1:] != entry.shape:
-        raise ValueError(
-            f"{images!r} of {str(path)!r} must be of {entry.shape} each, got {x.shape[1:]}."
-        )
-    # Before the labels, whose min() would raise an error of NumPy that names no file.
-    if len(x) == 0:
-        raise ValueError(f"{images!r} of {str(path)!r} has no image.")
-    if y.shape != x.shape[:1]:
-        raise ValueError(f"{labels!r} of {str(path)!r} must be (n,), one label for each image.")
+        raise ValueError(f"{names[0]!r} of {where} must be bytes, got {x.dtype}.")
     integer = y.dtype.kind in "iu"
     if not integer or y.min() < 0 or y.max() >= entry.classes:
         held = f"{y.min()} to {y.max()}" if integer else y.dtype
         raise ValueError(
-            f"{labels!r} of {str(path)!r} must be whole numbers from 0 to {entry.classes - 1}, got "
-            f"{held}."
+            f"{names[1]!r} of {where} must be whole numbers from 0 to "
+            f"{entry.classes - 1}, got {held}."
         )
-
-
-def _scaled(bytes_: np.ndarray) -> np.ndarray:
-    return bytes_.astype(np.float32) / np.float32(255)
+    return x.astype(np.float32) / np.float32(255), y.astype(np.int32)

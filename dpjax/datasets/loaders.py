@@ -1,31 +1,98 @@
 """``load`` and ``describe``: the named data sets and users' tables, ready for training."""
 
-import dataclasses
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets import archives
-from dpjax.datasets.columnar import Matrix
-from dpjax.datasets.csv_files import few
-from dpjax.datasets.dataset import Dataset
-from dpjax.datasets.encoders import ClassLabel, Unscaled
+from dpjax.datasets import registry
+from dpjax.datasets.cells import Kind
+from dpjax.datasets.dataset import Dataset, Preprocessing
+from dpjax.datasets.encoders import ClassLabel, Column, NumberLabel, Numeric, Unscaled
 from dpjax.datasets.images import IMAGES, find_images, load_images
-from dpjax.datasets.labels import Label
-from dpjax.datasets.registry import SPECS, Spec, spec
+from dpjax.datasets.labels import Label, declared_classes
+from dpjax.datasets.registry import SPECS, DatasetInfo
+from dpjax.datasets.rows import Rows
 from dpjax.datasets.scaled import is_scaled
 from dpjax.datasets.scaled import read as read_scaled
-from dpjax.datasets.schema import Schema
-from dpjax.datasets.source import OpenTable
-from dpjax.datasets.sources import SUFFIXES, has_columns, is_table_path
-from dpjax.datasets.tables import Bounds, Options, Table, read_table, scaled_columns
-from dpjax.datasets.units import NOT_GROUPED
+from dpjax.datasets.scaling import Bounds, read_ranges
+from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
+from dpjax.datasets.source import OpenTable, Source, few
+from dpjax.datasets.sources import SUFFIXES, has_columns, is_table_path, open_source
+from dpjax.datasets.units import NOT_GROUPED, group
 
-IJCNN1_TRAINING_ROWS = 35_000  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
+
+class Options(NamedTuple):
+    """What ``load`` and ``check`` take in place of a schema, see ``load``."""
+
+    label: str | None = None
+    bounds: Bounds | None = None
+    classes: Sequence[Label] | None = None
+    unit: str | None = None
+    max_records: int | None = None
+    unit_type: str | None = None
+    intercept: bool = False
+
+
+class Table(NamedTuple):
+    """A table and what is declared of it.
+
+    Args:
+      schema: without bounds its columns are ``Unscaled``, and without classes its label has none,
+        which ``check`` allows.
+      unit: what a row stands for where no column says whose it is.
+
+    Privacy: raw data.
+    """
+
+    name: str
+    opened: OpenTable
+    schema: Schema
+    unit: str = "row"
+
+    def dataset(self) -> Dataset:
+        """Returns the rows and labels for training, with one unit a row where there are units.
+
+        Raises:
+          ValueError: if classes or ``max_records`` are not declared, or records on disk are to be
+            grouped.
+
+        Privacy: row i depends on record i alone; a row that is a unit, on its records.
+        """
+        schema, source = self.schema, self.opened.source
+        label, scale = schema.label, schema.preprocessing
+        # Left out by ``check_table`` where the classes are still to be declared.
+        label.check_stored(source)
+        for problem in undeclared_line_breaks(schema, source):
+            raise ValueError(problem)
+        if schema.unit is not None and self.opened.on_disk:
+            raise ValueError(NOT_GROUPED)
+        if schema.unit is not None and schema.max_records is None:
+            raise ValueError(
+                f"max_records must say how many records one {schema.unit} contributes at most, got "
+                "None: declare a number without looking at the data."
+            )
+        x: Any
+        y: Any
+        owners = None
+        if self.opened.on_disk:
+            # Encoded when a pass asks for them: memory holds one chunk, and each pass pays anew.
+            x = Rows(_Encoded(source, scale.wanted, scale.encode, (len(scale.features),)))
+            wanted = [label.column], {label.column} if label.numeric else set()
+            y = Rows(_Encoded(source, wanted, lambda cells: label.encode(*cells), ()))
+        else:
+            x, y, owners = _encoded(source, scale, label, schema.unit)
+        test_x = test_y = None
+        if self.opened.test is not None:
+            test_x, test_y, _ = _encoded(self.opened.test, scale, label)
+        # Rows have norm 1, or at most 1 where a constant divides them.
+        data = Dataset(x, y, test_x, test_y, self.name, self.unit, 1.0, scale)
+        if schema.unit is None or schema.max_records is None:
+            return data
+        return group(data, owners, schema.max_records, schema.unit, schema.unit_type)
 
 
 def load(
@@ -124,7 +191,7 @@ def _undeclared_bounds(table: Table) -> str:
     named = ", ".join(f'"{name}": [low, high]' for name in names[:3])
     more = ", ..." if len(names) > 3 else ""
     return (
-        f"bounds must declare the range of every feature of {table.source.where}, got None: "
+        f"bounds must declare the range of every feature of {table.opened.source.where}, got None: "
         "ranges read off the data would leak it. Declare each column in a schema, which "
         "`dpjax data FILE --template` begins; or, where all columns hold numbers, write the "
         f"ranges that you know without looking at the data, as {{{named}{more}}}, to a JSON "
@@ -146,7 +213,11 @@ def open_table(
     Privacy: raw data.
     """
     if schema is not None:
-        _check_schema_alone(name_or_path, options)
+        if not _is_user_table(name_or_path):
+            named = isinstance(name_or_path, str | os.PathLike)
+            shown = repr(str(name_or_path)) if named else type(name_or_path).__name__
+            raise ValueError(f"schema is for a table of yours, got {shown}: leave schema out.")
+        _check_left_out(options, "schema: the schema")
         return read_table(name_or_path, Schema.read(schema), memory_limit)
     check_units(name_or_path, options)
     # The records of a unit may lie anywhere in a file, so that grouping needs all of them.
@@ -164,7 +235,7 @@ def open_table(
     # No named data set has a suffix: this was meant as a file.
     if pathlib.Path(name_or_path).suffix:
         raise ValueError(f"a table's path must end in {few(SUFFIXES)}, got {str(name_or_path)!r}.")
-    entry = spec(str(name_or_path))
+    entry = registry.spec(str(name_or_path))
     # `check_units` has refused a unit, and an intercept is a choice for named data too.
     label, bounds, classes = options[:3]
     if label is not None or bounds is not None or classes is not None:
@@ -173,15 +244,10 @@ def open_table(
             f"bounds={bounds!r} and classes={classes!r} for the named data set {entry.name!r}: "
             "leave them out."
         )
-    return _read_named(entry, options.intercept)
-
-
-def _check_schema_alone(table: Any, options: Options) -> None:
-    """Raises unless a schema applies to ``table`` and no option beside it declares the same."""
-    if not _is_user_table(table):
-        shown = repr(str(table)) if isinstance(table, str | os.PathLike) else type(table).__name__
-        raise ValueError(f"schema is for a table of yours, got {shown}: leave schema out.")
-    _check_left_out(options, "schema: the schema")
+    records, test, classes = registry.read_named(entry)
+    columns = scaled_columns(entry.columns, entry.ranges)
+    schema = Schema(ClassLabel("label", classes), columns, intercept=options.intercept)
+    return Table(entry.name, OpenTable(records, test), schema, entry.unit)
 
 
 def _check_left_out(options: Options, beside: str, **others: Any) -> None:
@@ -217,30 +283,6 @@ def check_units(table: Any, options: Options) -> None:
         raise ValueError(f"unit and label are both {unit!r}: a label does not tell units apart.")
 
 
-@dataclasses.dataclass(frozen=True)
-class DatasetInfo(Spec):
-    """Published facts about a named data set.
-
-    Attributes:
-      name: its name in ``load``.
-      rows: number of training records.
-      features: number of features, without an intercept.
-      unit: what one row stands for.
-      task: the meaning of +1 against -1.
-      source: its publisher.
-      checksum: sha256 of its archive, or None for one that the user makes.
-      note: terms, preprocessing, and remarks for whoever quotes a number.
-      path: the archive on this machine, or None.
-    """
-
-    path: str | None = None
-
-    @property
-    def available(self) -> bool:
-        """Whether ``load`` needs no network for it."""
-        return self.path is not None or archives.downloaded(self)
-
-
 def describe() -> list[DatasetInfo]:
     """Returns facts about the named data sets, and whether each is on this machine.
 
@@ -249,12 +291,10 @@ def describe() -> list[DatasetInfo]:
 
     Privacy: published facts about published data.
 
-    >>> [info.name for info in describe()]
-    ['randhie', 'ijcnn1', 'covtype', 'covtype-12', 'covtype-7', 'mnist', 'cifar10']
-    >>> describe()[0].available
-    True
+    >>> [info.name for info in describe() if info.name == "randhie" and info.available]
+    ['randhie']
     """
-    tables = ((entry, archives.find(entry.archive)) for entry in SPECS.values())
+    tables = ((entry, registry.find(entry.archive)) for entry in SPECS.values())
     return [
         # vars, since asdict copies deeply, which a mapping proxy does not allow.
         DatasetInfo(**vars(entry), path=None if path is None else str(path))
@@ -266,28 +306,106 @@ def _is_user_table(table: Any) -> bool:
     return is_table_path(table) or has_columns(table)
 
 
-def _read_named(entry: Spec, intercept: bool) -> Table:
-    raw = archives.arrays(entry)
-    test, classes = None, (-1, 1)
-    if entry.name == "randhie":
-        x, y = raw["x"], _signs(raw["mdvis"] > 0)
-    elif entry.name == "ijcnn1":
-        x, y = raw["X_train"], _signs(raw["y_train"] > 0)
-        x, y = x[:IJCNN1_TRAINING_ROWS], y[:IJCNN1_TRAINING_ROWS]
-        test = _matrix(entry, raw["X_test"], _signs(raw["y_test"] > 0))
-    elif entry.classes > 2:
-        # The publisher counts classes from 1.
-        x, y, classes = raw["X"], raw["y"], tuple(range(1, entry.classes + 1))
+def read_table(table: Any, declared: Schema | Options, memory_limit: int | None = None) -> Table:
+    """Returns a user's table with what is declared of it, by a schema or the options in its place.
+
+    Raises:
+      FileNotFoundError: if there is no such file.
+      ValueError: if the table is not valid as a whole (no record, no such label column, arrays of
+        other shapes), or the declarations do not fit it. A strange *record* raises nothing.
+
+    Privacy: errors depend on the header, the shapes and the dtypes of arrays only, which are taken
+      as public.
+    """
+    if isinstance(declared, Schema):
+        # The levels of a column become several features, and an ignored column none.
+        width = len(declared.features)
+        breaks, label = declared.quoted_line_breaks, declared.label.column
+        opened, schema = open_source(table, label, memory_limit, width, breaks), declared
     else:
-        x, y = raw["X"], _signs(np.isin(raw["y"], entry.positive))
-    columns = scaled_columns(entry.columns, entry.ranges)
-    schema = Schema(ClassLabel("label", classes), columns, intercept=intercept)
-    return Table(entry.name, OpenTable(_matrix(entry, x, y), test), schema, entry.unit)
+        opened = open_source(table, declared.label, memory_limit)
+        schema = _schema_of(opened, declared)
+    check_table(schema, opened.source)
+    check_size(opened.source)
+    name = pathlib.Path(table).stem if is_table_path(table) else "table"
+    return Table(name, opened, schema)
 
 
-def _matrix(entry: Spec, x: np.ndarray, y: np.ndarray) -> Matrix:
-    return Matrix(repr(entry.name), x, entry.columns, {"label": y})
+def _schema_of(opened: OpenTable, options: Options) -> Schema:
+    """Returns the schema that label, bounds and classes declare."""
+    source, label = opened.source, opened.label or options.label
+    if label is None:
+        raise ValueError(
+            f"label must name the label's column of {source.where}, got None: choose from "
+            f"{few(source.names)}; or declare each column in a schema, which `dpjax data FILE "
+            "--template` begins."
+        )
+    _validate.choice("column for the label", label, source.names)
+    if options.unit is not None:
+        _validate.choice("column for the unit", options.unit, source.names)
+    columns = tuple(name for name in source.names if name not in (label, options.unit))
+    if not columns:
+        raise ValueError(f"{source.where} has no feature column: add one beside the label.")
+    classes, kind = options.classes, source.kinds[label]
+    # Undeclared classes are left for `check` to suggest, unless the dtype decides: booleans need
+    # none declared, and dates are refused.
+    if classes is not None or kind not in (Kind.NUMBERS, Kind.WORDS, Kind.MIXED):
+        said = f"the column {label!r} of {source.where}"
+        classes = declared_classes(classes, said, kind)
+    return Schema(
+        ClassLabel(label, tuple(classes or ())),
+        scaled_columns(columns, options.bounds),
+        options.unit,
+        options.max_records,
+        options.intercept,
+        options.unit_type,
+    )
 
 
-def _signs(positive: np.ndarray) -> np.ndarray:
-    return np.where(positive, np.float32(1), np.float32(-1))
+def scaled_columns(columns: Sequence[str], bounds: Bounds | None) -> tuple[Column, ...]:
+    """Returns columns of numbers with these bounds, see ``read_ranges``; unscaled without any."""
+    if bounds is None:
+        return tuple(map(Unscaled, columns))
+    ranges = zip(*(end.tolist() for end in read_ranges(bounds, columns)), strict=True)
+    return tuple(Numeric(name, *pair) for name, pair in zip(columns, ranges, strict=True))
+
+
+def check_size(source: Source) -> None:
+    """Raises if a table has no record."""
+    if not source.size:
+        raise ValueError(f"{source.where} has no records: training needs at least one.")
+
+
+class _Encoded:
+    """Encoded rows of a table that stays on disk, as an array-like."""
+
+    def __init__(
+        self, source: Source, wanted: tuple[Any, ...], encode: Callable, shape: tuple[int, ...]
+    ):
+        self._source, self._wanted, self._encode = source, wanted, encode
+        self.shape, self.dtype = (source.size, *shape), np.dtype(np.float32)
+
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+        return self._encode(self._source.read(index, *self._wanted))
+
+
+def _encoded(
+    source: Source, scale: Preprocessing, label: ClassLabel | NumberLabel, unit: str | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Returns rows, labels, and the cells that say whose a record is."""
+    wanted, numeric, together = scale.wanted
+    # In place, as `wanted` gives a new set each time.
+    numeric |= {label.column} if label.numeric else set()
+    beside = [label.column, *([] if unit is None else [unit])]
+    # Columns that are read together come as one array.
+    count = len(wanted) + bool(together)
+    # Filled block by block: joining blocks at the end would take twice the memory.
+    x = np.empty((source.size, len(scale.features)), np.float32)
+    y = np.empty(source.size, np.float32)
+    owners, start = [], 0
+    for block in source.blocks([*wanted, *beside], numeric, together):
+        stop = start + len(block[count])
+        x[start:stop], y[start:stop] = scale.encode(block[:count]), label.encode(block[count])
+        owners += block[count + 1 :]
+        start = stop
+    return x, y, np.concatenate(owners) if owners else None

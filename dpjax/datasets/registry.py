@@ -1,10 +1,28 @@
-"""The named data sets: their contents, sources and declared feature ranges."""
+"""The named data sets: contents, declared ranges, and archives found here or downloaded."""
 
+import bz2
 import dataclasses
+import hashlib
+import http.client
 import math
+import os
+import pathlib
+import urllib.request
+import warnings
+from collections.abc import Callable
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
 
 from dpjax import _validate
+from dpjax.datasets.columnar import DAMAGED, Matrix
+
+LIBSVM_URL = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/binary/"
+LIBSVM_MD5 = {
+    "ijcnn1.bz2": "c3e9162f8e38e0b6c0e02d313a59de2b",
+    "ijcnn1.t.bz2": "66433ab8089acee9e56dc61ac89a2fe2",
+}
 
 # The codebook gives lncoins = ln(1 + coinsurance) with coinsurance in 0..100, fmde = ln(MDE /
 # (0.01 coinsurance)) with MDE up to 1,000 dollars at 25 %, and the indicators; the ranges of lpi
@@ -50,10 +68,13 @@ class Spec:
     """One named data set.
 
     Args:
+      rows: number of training records; the archive's further ones are left out.
       checksum: sha256 of its archive, or None for an archive that the user makes.
       ranges: declared range of each feature, or None if rows are only normalised.
-      positive: of an archive with several classes, those that are +1; empty where each class is a
-        label of its own.
+      is_positive: which labels are +1, as a function of their array; None for several classes, each
+        a label of its own, counted from 1.
+      arrays: names of features and labels in the archive.
+      test_arrays: those of the test set, if there is one.
       shape: of an image of bytes, in an archive with ``X_train``, ``y_train``, ``X_test`` and
         ``y_test``.
     """
@@ -71,14 +92,46 @@ class Spec:
         default=None, repr=False
     )
     unit: str = "row"
-    positive: tuple[int, ...] = ()
+    is_positive: Callable[[np.ndarray], np.ndarray] | None = dataclasses.field(
+        default=None, repr=False
+    )
     classes: int = 2
+    arrays: tuple[str, str] = ("X", "y")
+    test_arrays: tuple[str, str] | None = None
     shape: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        if self.classes == 2 and self.is_positive is None:
+            raise ValueError(f"is_positive must say which labels of {self.name!r} are +1.")
 
     @property
     def features(self) -> int:
         """Number of features, without an intercept; of pixels."""
         return len(self.columns) or math.prod(self.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetInfo(Spec):
+    """Published facts about a named data set.
+
+    Attributes:
+      name: its name in ``load``.
+      rows: number of training records.
+      features: number of features, without an intercept.
+      unit: what one row stands for.
+      task: the meaning of +1 against -1.
+      source: its publisher.
+      checksum: sha256 of its archive, or None for one that the user makes.
+      note: terms, preprocessing, and remarks for whoever quotes a number.
+      path: the archive on this machine, or None.
+    """
+
+    path: str | None = None
+
+    @property
+    def available(self) -> bool:
+        """Whether ``load`` needs no network for it."""
+        return self.path is not None or downloaded(self)
 
 
 _COVTYPE = Spec(
@@ -91,7 +144,7 @@ _COVTYPE = Spec(
     archive="covtype.npz",
     checksum="872418712644959ce7af8f6c6b2bc901ce3a8050fd77705ca9f46a0b83175a66",
     ranges=COVTYPE_RANGES,
-    positive=(2,),
+    is_positive=lambda y: y == 2,
 )
 
 SPECS = MappingProxyType(
@@ -110,10 +163,12 @@ SPECS = MappingProxyType(
                 checksum="3ab407ca18f887facebad48a52cb219da606f2977da4c07e9ef3d803d84ead56",
                 ranges=RANDHIE_RANGES,
                 unit="person-year",
+                arrays=("x", "mdvis"),
+                is_positive=lambda visits: visits > 0,
             ),
             Spec(
                 name="ijcnn1",
-                rows=35_000,
+                rows=35_000,  # ijcnn1.tr; the publisher's ijcnn1 appends 14,990 of validation
                 # The publisher numbers its features and names none.
                 columns=tuple(map(str, range(22))),
                 task="the competition's two classes, about 1 in 10 positive",
@@ -122,6 +177,9 @@ SPECS = MappingProxyType(
                 "predicting -1 scores 90.50 % on the test set of 91,701 rows.",
                 archive="ijcnn1.npz",
                 checksum="7d761a512ada02e3998444a8ed332f1c0d0b377e9941c41ed0b84a71b1d68900",
+                arrays=("X_train", "y_train"),
+                test_arrays=("X_test", "y_test"),
+                is_positive=lambda y: y > 0,
             ),
             _COVTYPE,
             dataclasses.replace(
@@ -129,14 +187,14 @@ SPECS = MappingProxyType(
                 name="covtype-12",
                 task="classes 1 and 2 (spruce/fir, lodgepole pine) against the other five",
                 note=_COVTYPE.note + " Always predicting +1 scores 85.2 %.",
-                positive=(1, 2),
+                is_positive=lambda y: np.isin(y, (1, 2)),
             ),
             dataclasses.replace(
                 _COVTYPE,
                 name="covtype-7",
                 task="the seven classes of cover",
                 note=_COVTYPE.note + " Always predicting class 2 scores 48.8 %.",
-                positive=(),
+                is_positive=None,
                 classes=7,
             ),
         )
@@ -145,9 +203,180 @@ SPECS = MappingProxyType(
 
 
 def spec(name: str) -> Spec:
-    """Returns the entry of a named data set.
+    """Returns the entry of a named data set; an unknown name raises with the nearest ones."""
+    return SPECS[_validate.choice("data set", name, SPECS)]
+
+
+def cache_folder() -> pathlib.Path:
+    """Returns the folder of downloads: ``$DPJAX_CACHE``, or ``~/.cache/dpjax``."""
+    default = pathlib.Path.home() / ".cache" / "dpjax"
+    return pathlib.Path(os.environ.get("DPJAX_CACHE") or default).absolute()
+
+
+def find(archive: str) -> pathlib.Path | None:
+    """Returns an archive's path: shipped, else in ``$DPJAX_DATA``, else in the cache; or None."""
+    folders = [pathlib.Path(__file__).parent, cache_folder()]
+    if declared := os.environ.get("DPJAX_DATA"):
+        # What was put there on purpose counts before what was once downloaded.
+        folders.insert(1, pathlib.Path(declared))
+    paths = (folder / archive for folder in folders)
+    return next((path for path in paths if path.is_file()), None)
+
+
+def downloaded(entry: Spec) -> bool:
+    """Returns whether the publisher's files are in the cache."""
+    cache = cache_folder()
+    if entry.archive == "ijcnn1.npz":
+        # One of the two alone would still be a download.
+        return all((cache / name).is_file() for name in LIBSVM_MD5)
+    # The name that scikit-learn's fetcher gives its file.
+    return entry.archive == "covtype.npz" and any((cache / "covertype").glob("samples*"))
+
+
+def read_named(entry: Spec) -> tuple[Matrix, Matrix | None, tuple[int, ...]]:
+    """Returns the records of a named table, held-out ones or None, and the classes of its labels.
+
+    Privacy: raw data.
+    """
+    raw, where, shape = arrays(entry), repr(entry.archive), (entry.features,)
+
+    def matrix(names: tuple[str, str], rows: int | None = None) -> Matrix:
+        x, y = labelled(raw, where, names, shape)
+        if entry.is_positive:
+            y = np.where(entry.is_positive(y), np.float32(1), np.float32(-1))
+        return Matrix(repr(entry.name), x[:rows], entry.columns, {"label": y[:rows]})
+
+    test = matrix(entry.test_arrays) if entry.test_arrays else None
+    # Several classes are counted from 1, as their publisher does.
+    classes = (-1, 1) if entry.is_positive else tuple(range(1, entry.classes + 1))
+    # Some publishers append other records to the training set.
+    return matrix(entry.arrays, entry.rows), test, classes
+
+
+def labelled(
+    raw: dict[str, np.ndarray], where: str, names: tuple[str, str], shape: tuple[int, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the features (n, *shape) and the labels (n,) of an archive, by their names.
 
     Raises:
-      ValueError: with the nearest names, if there is no such set.
+      ValueError: if it lacks one of them, has no record, or they are of other shapes.
     """
-    return SPECS[_validate.choice("data set", name, SPECS)]
+    if absent := [name for name in names if name not in raw]:
+        raise ValueError(f"{where} lacks {absent[0]!r}; it has {', '.join(sorted(raw))}.")
+    (features, labels), (x, y) = names, (raw[name] for name in names)
+    if x.shape[1:] != shape:
+        raise ValueError(f"{features!r} of {where} must be of {shape} each, got {x.shape[1:]}.")
+    if len(x) == 0:
+        raise ValueError(f"{features!r} of {where} has no record.")
+    if y.shape != x.shape[:1]:
+        raise ValueError(f"{labels!r} of {where} must be (n,), one label for each record.")
+    return x, y
+
+
+def arrays(entry: Spec) -> dict[str, np.ndarray]:
+    """Returns the arrays of a named data set, from this machine or from its publisher."""
+    path = find(entry.archive)
+    result = _from_publisher(entry) if path is None else read_archive(path, entry.checksum)
+    declared = os.environ.get("DPJAX_DATA")
+    # A misspelt folder would otherwise go unnoticed.
+    if declared and (path is None or path.parent == cache_folder() != pathlib.Path(declared)):
+        warnings.warn(
+            f"DPJAX_DATA={declared} has no {entry.archive}; it was read from elsewhere "
+            f"({path or cache_folder()}).",
+            stacklevel=5,  # the caller of load
+        )
+    return result
+
+
+def read_archive(path: pathlib.Path, checksum: str | None) -> dict[str, np.ndarray]:
+    """Returns the arrays of an archive by name; another checksum, or no archive, raises."""
+    if checksum is not None:
+        _verify(path, "sha256", checksum)
+    try:
+        # Opened here, because numpy leaves a damaged archive's file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except DAMAGED as error:
+        raise ValueError(f"{str(path)!r} is not an archive of plain arrays: {error}.") from None
+
+
+def parse_svmlight(path: pathlib.Path, features: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns x (n, features) float32 and y (n,) int8 of a LIBSVM file compressed by bzip2.
+
+    Lines are ``label index:value ...``, the index from 1; absent entries are 0.
+    """
+    import sklearn.datasets
+
+    read: Any = sklearn.datasets.load_svmlight_file  # its inferred signature is too narrow
+    with bz2.open(path) as file:
+        x, y = read(file, n_features=features, dtype=np.float32, zero_based=False)
+    return x.toarray(), y.astype(np.int8)
+
+
+def _from_publisher(entry: Spec) -> dict[str, np.ndarray]:
+    declared = os.environ.get("DPJAX_DATA")
+    state = f"DPJAX_DATA={declared} has no {entry.archive}" if declared else "DPJAX_DATA is not set"
+    problem = f"the data set {entry.name!r} is not on this machine ({state})"
+    put = f"set DPJAX_DATA=FOLDER, where FOLDER holds {entry.archive}"
+    if entry.archive not in FETCHERS:
+        raise FileNotFoundError(f"{problem}: {put}.")
+    try:
+        return FETCHERS[entry.archive](cache_folder(), len(entry.columns))
+    except ModuleNotFoundError:
+        raise FileNotFoundError(
+            f"{problem}, and fetching it needs scikit-learn: pip install 'dpjax[data]', or {put}."
+        ) from None
+    # The latter where a connection breaks amid a reply.
+    except (OSError, http.client.HTTPException) as error:
+        raise FileNotFoundError(
+            f"{problem}, and its publisher could not be reached ({error}): connect, or {put}."
+        ) from error
+
+
+def _read_ijcnn1(cache: pathlib.Path, features: int) -> dict[str, np.ndarray]:
+    import sklearn.datasets  # noqa: F401  so that its absence is known before the download
+
+    for name, checksum in LIBSVM_MD5.items():
+        path = cache / name
+        if not path.is_file():
+            cache.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(".part")
+            _download(LIBSVM_URL + name, part)
+            _verify(part, "md5", checksum)
+            # Under its own name once it is whole: an interrupted download is begun anew.
+            part.replace(path)
+        _verify(path, "md5", checksum)
+    train_x, train_y = parse_svmlight(cache / "ijcnn1.bz2", features)
+    test_x, test_y = parse_svmlight(cache / "ijcnn1.t.bz2", features)
+    return {"X_train": train_x, "y_train": train_y, "X_test": test_x, "y_test": test_y}
+
+
+def _read_covtype(cache: pathlib.Path, features: int) -> dict[str, np.ndarray]:
+    # scikit-learn verifies the publisher's checksum. Its first call parses text and needs several
+    # times the memory of any later one.
+    import sklearn.datasets
+
+    fetch: Any = sklearn.datasets.fetch_covtype
+    x, y = fetch(data_home=str(cache), return_X_y=True, n_retries=1)
+    return {"X": x[:, :features], "y": y}
+
+
+FETCHERS = {"ijcnn1.npz": _read_ijcnn1, "covtype.npz": _read_covtype}
+"""Archive: function of cache folder and number of features that fetches its arrays, if any does."""
+
+
+def _download(url: str, path: pathlib.Path):
+    # The timeout is of each read, so that a dead connection ends.
+    with urllib.request.urlopen(url, timeout=60) as reply, path.open("wb") as file:
+        while block := reply.read(1 << 20):
+            file.write(block)
+
+
+def _verify(path: pathlib.Path, algorithm: str, expected: str):
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, algorithm).hexdigest()
+    if digest != expected:
+        raise ValueError(
+            f"{str(path)!r} is another file than the published one, or damaged: its {algorithm} "
+            f"is {digest}, expected {expected}. Replace it or remove it."
+        )

@@ -118,11 +118,7 @@ class MappedFile:
         self.in_order = source.flags.c_contiguous and hasattr(os, "preadv")
 
     def rows(self, index: slice | np.ndarray) -> np.ndarray:
-        """Returns rows of the file.
-
-        Raises:
-          OSError: if it is shorter or longer than it was, since its rows are others now.
-        """
+        """Returns rows of the file; a changed size raises, see ``SourceFile.check``."""
         if isinstance(index, slice) and self.in_order:
             start, stop, step = index.indices(len(self._source))
             if step == 1:
@@ -139,11 +135,7 @@ class MappedFile:
         return out
 
     def read(self, start: int, out: np.ndarray) -> None:
-        """Fills ``out`` with the rows from ``start`` on, without mapping their pages.
-
-        Raises:
-          OSError: if the file is shorter or longer than it was, since its rows are others now.
-        """
+        """Fills ``out`` with the rows from ``start`` on, without mapping their pages."""
         self.source_file.check()
         place = self._offset + start * self._source.strides[0]
         left = out.reshape(-1).view(np.uint8).data

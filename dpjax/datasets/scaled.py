@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from dpjax import _durable
-from dpjax.datasets.archives import DAMAGED
-from dpjax.datasets.columnar import mapped_member
+from dpjax.datasets.columnar import DAMAGED, DECLARED, mapped_member
 from dpjax.datasets.dataset import Dataset, Preprocessing
 from dpjax.datasets.encoders import Unscaled
-from dpjax.datasets.npz_files import DECLARED
 from dpjax.datasets.rows import Rows
 from dpjax.datasets.schema import column_of
 from dpjax.datasets.units import NOT_GROUPED

@@ -1,10 +1,19 @@
-"""The scaling of features by declared numbers, of one record at a time."""
+"""The declared ranges of features, and the scaling by them, of one record at a time."""
 
+import csv
+import json
 import math
-from typing import TypeVar
+import os
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
+from dpjax import _validate
+from dpjax.datasets.source import check_unique, few
+
+Bounds = str | os.PathLike[str] | Mapping[str, Sequence[float]] | Sequence[Sequence[float]]
 Ranges = tuple[np.ndarray, np.ndarray]
 Limit = TypeVar("Limit", float, np.ndarray)
 # Several passes over a block in float64 are 2.5 times as fast where it fits a core's cache.
@@ -43,12 +52,6 @@ def normalise(
 
     Privacy: each row depends on one record alone (the ranges are declared, not measured), so
     the same adjacency holds before and after.
-
-    >>> low, high = np.zeros(2), np.array([30.0, 100.0])
-    >>> normalise(np.array([[0, 50], [90, 100], [0, 0]]), (low, high)).round(4)
-    array([[0.    , 1.    ],
-           [0.7071, 0.7071],
-           [0.    , 0.    ]], dtype=float32)
     """
     rows, features = x.shape
     out = np.empty((rows, features + intercept), np.float32)
@@ -95,3 +98,65 @@ def finite_or_nan(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarr
     if not finite.all():
         block[~finite] = np.nan
     return block
+
+
+def read_ranges(bounds: Bounds, columns: Sequence[str]) -> Ranges:
+    """Returns the declared lowest and highest value of each column, each (p,) float64.
+
+    Bounds are a mapping ``{"age": [0, 120], ...}``, a JSON file that holds one, or a CSV file with
+    the header ``column,low,high``; a list of pairs is of the columns ``"0"``, ``"1"``, ... of an
+    NPZ.
+
+    Raises:
+      ValueError: naming the columns without a range, the ranges without a column, or the range
+        that is not a finite ``low < high``.
+
+    Privacy: the ranges must be known without looking at the data.
+    """
+    declared: Any = bounds
+    if isinstance(bounds, str | os.PathLike):
+        declared = _read_declared(pathlib.Path(bounds))
+    # The columns of an NPZ or NPY are named by their numbers.
+    if isinstance(declared, list | tuple):
+        declared = {str(index): pair for index, pair in enumerate(declared)}
+    if not isinstance(declared, Mapping):
+        raise ValueError(f"bounds must be {{column: [low, high]}}, got {declared!r}.")
+    if missing := [column for column in columns if column not in declared]:
+        raise ValueError(f"bounds lack the columns {few(missing)}: declare [low, high] for each.")
+    if unknown := [column for column in declared if column not in columns]:
+        raise ValueError(
+            f"bounds name {few(unknown)}, which are not features of the table: remove them. Its "
+            f"features are {few(columns)}."
+        )
+    pairs = [_validate.interval(f"bounds of column {c!r}", declared[c]) for c in columns]
+    low, high = np.array(pairs, np.float64).T
+    return low, high
+
+
+def _read_declared(path: pathlib.Path) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no bounds file {str(path)!r}.")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"bounds file {str(path)!r} is not UTF-8: save it as UTF-8.") from None
+    if path.suffix.lower() == ".json":
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"bounds file {str(path)!r} is not valid JSON: {error}.") from None
+    if path.suffix.lower() != ".csv":
+        raise ValueError(f"bounds must name a .json or .csv file, got {str(path)!r}.")
+    header, *lines = csv.reader(text.splitlines()) if text.strip() else [[]]
+    # csv returns an empty list for a blank line.
+    lines = [line for line in lines if line]
+    wanted = ["column", "low", "high"]
+    if [cell.strip() for cell in header] != wanted or any(len(line) != 3 for line in lines):
+        raise ValueError(
+            f"bounds file {str(path)!r} must have the header column,low,high and three cells a "
+            f"line, got the header {','.join(header)!r}."
+        )
+    names = [line[0].strip() for line in lines]
+    check_unique(f"bounds file {str(path)!r}", names)
+    # Still text: `interval` converts it, and names the column of what is no number.
+    return {name: line[1:] for name, line in zip(names, lines, strict=True)}

@@ -16,7 +16,6 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax.datasets.cells import check_names, to_day
-from dpjax.datasets.csv_files import CsvFile, few
 from dpjax.datasets.dataset import Preprocessing
 from dpjax.datasets.encoders import (
     Categorical,
@@ -29,7 +28,8 @@ from dpjax.datasets.encoders import (
     Ordinal,
 )
 from dpjax.datasets.labels import check_labels
-from dpjax.datasets.source import Source
+from dpjax.datasets.source import Source, few
+from dpjax.datasets.sources import CsvFile
 
 ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")
 """Names of the column that pandas or R writes beside those of a table."""

@@ -1,7 +1,7 @@
 """Where a table's cells come from: its columns, read in blocks of rows."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -68,6 +68,18 @@ class Source:
 def stacked(cells: Sequence[np.ndarray]) -> np.ndarray:
     """Returns columns as numbers (m, p), NaN for a cell that is none."""
     return np.stack(list(map(to_numbers, cells)), axis=1)
+
+
+def few(names: Sequence[Any], show: Callable[[Any], str] = repr) -> str:
+    """Returns the first few names as text for an error message."""
+    shown = ", ".join(map(show, names[:8]))
+    return shown + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
+
+
+def check_unique(where: str, names: Sequence[str]) -> None:
+    """Raises if a name occurs twice."""
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ValueError(f"{where} names {few(twice)} twice: rename one.")
 
 
 class OpenTable(NamedTuple):

@@ -57,7 +57,8 @@ class Tally:
         self._undeclared = {name: collections.Counter[str]() for name in names}
         self.labels, self._other = collections.Counter[str](), collections.Counter[str]()
         self._codes = collections.Counter[float]()
-        self._owners = Owners(schema.unit, schema.max_records, schema.unit_type)
+        self._persons = collections.Counter[str]()
+        self._no_persons = collections.Counter[str]()  # what cells hold that name nobody
         self._stand_ins = np.zeros(2, int)
         self._dates = {name: list[str]() for name in names}  # some cells that are none
         self._least, self._most = (dict.fromkeys(names, end) for end in (np.inf, -np.inf))
@@ -82,7 +83,7 @@ class Tally:
             self._undeclared[name] += column.exact_undeclared(held)
         rows, y = np.concatenate(parts, axis=1), self._schema.label.encode(labels)
         invalid, impossible = np.isnan(rows).any(axis=1), np.isnan(y)
-        nobody = self._owners.add(owners[0]) if owners else False
+        nobody = self._count_owners(owners[0]) if owners else False
         if (classes := self._scale.classes) is not None:
             self._stand_ins += exact_stand_ins(labels, classes)
             self.labels += ClassLabel("", ()).exact_undeclared(labels)
@@ -96,6 +97,20 @@ class Tally:
         self._zeros += int((rows == 0).all(axis=1).sum())
         both = np.column_stack([rows, y])  # NaN has one pattern of bits here
         self._seen.update(hash(row.tobytes()) for row in both)
+
+    def _count_owners(self, cells: np.ndarray) -> np.ndarray:
+        """Counts whose records there are, and returns which cells name nobody."""
+        units = [unit_name(cell, self._schema.unit_type) for cell in cells]
+        nobody = np.array([not unit for unit in units], bool)
+        self._persons.update(filter(None, units))
+        texts = map(label_text, cells[nobody])
+        self._no_persons.update(text for text in texts if text.lower() not in MISSING)
+        return nobody
+
+    @property
+    def _above(self) -> int:
+        most = self._schema.max_records or math.inf
+        return int(sum(max(0, held - most) for held in self._persons.values()))
 
     def fields(self) -> dict[str, Any]:
         """Returns fields of a ``CheckReport``."""
@@ -119,7 +134,8 @@ class Tally:
             "exact_constant": tuple(
                 name for name, low in self._least.items() if np.all(low == self._most[name])
             ),
-            **self._owners.fields(),
+            "exact_persons": None if self._schema.unit is None else len(self._persons),
+            "exact_above_cap": self._above,
         }
 
     def label_problems(self, advice: str | None) -> list[str]:
@@ -166,7 +182,24 @@ class Tally:
 
     def unit_problems(self) -> list[str]:
         """Returns what is wrong with the units."""
-        return self._owners.problems(self._rows)
+        unit, most, rows, problems = self._schema.unit, self._schema.max_records, self._rows, []
+        if self._no_persons:
+            problems.append(
+                f"the unit {unit!r} holds {_few(self._no_persons)}, which names nobody, so that "
+                "such a "
+                'record contributes nothing: declare under [unit] type = "number" (unit_type in '
+                "Python) if all are whole numbers (7, 7.0, 007 and +7 are one), or "
+                '"text" if they are words, compared as they are written.'
+            )
+        if unit is not None and len(self._persons) < 2:
+            named = "no unit" if not self._persons else "one unit alone"
+            problems.append(f"the column {unit!r} names {named}: does it say whose a record is?")
+        elif 2 * self._above > rows:
+            problems.append(
+                f"max_records = {most} leaves out {self._above} of {rows} records, those beyond "
+                f"the first {most} of a {unit!r}: declare a larger number from public knowledge."
+            )
+        return problems
 
     def column_problems(self) -> list[str]:
         """Returns what is wrong with the features."""
@@ -218,59 +251,6 @@ class Tally:
             return {"a number within its bounds": self._codes.total()}
         codes = self._schema.label.encode(np.array(classes, object)).tolist() if classes else ()
         return {label: self._codes[code] for label, code in zip(classes, codes, strict=True)}
-
-
-class Owners:
-    """NOT PRIVATE: counts of whose records there are.
-
-    Args:
-      unit: what says whose a record is; None if nothing does.
-      max_records: of a unit that count; None for any number.
-    """
-
-    def __init__(self, unit: str | None, max_records: int | None, unit_type: str | None):
-        self._unit, self._most, self._type = unit, max_records, unit_type
-        self._names = collections.Counter[str]()  # in cells that name nobody
-        self._persons = collections.Counter[str]()
-
-    def add(self, cells: np.ndarray) -> np.ndarray:
-        """Counts some cells, and returns which of them name nobody."""
-        units = [unit_name(cell, self._type) for cell in cells]
-        nobody = np.array([not unit for unit in units], bool)
-        self._persons.update(filter(None, units))
-        texts = map(label_text, cells[nobody])
-        self._names.update(text for text in texts if text.lower() not in MISSING)
-        return nobody
-
-    def fields(self) -> dict[str, Any]:
-        """Returns fields of a ``CheckReport``."""
-        persons = None if self._unit is None else len(self._persons)
-        return {"exact_persons": persons, "exact_above_cap": self._above}
-
-    @property
-    def _above(self) -> int:
-        most = self._most or math.inf
-        return int(sum(max(0, held - most) for held in self._persons.values()))
-
-    def problems(self, rows: int) -> list[str]:
-        """Returns what is wrong, of so many records."""
-        unit, most, problems = self._unit, self._most, []
-        if self._names:
-            problems.append(
-                f"the unit {unit!r} holds {_few(self._names)}, which names nobody, so that such a "
-                'record contributes nothing: declare under [unit] type = "number" (unit_type in '
-                "Python) if all are whole numbers (7, 7.0, 007 and +7 are one), or "
-                '"text" if they are words, compared as they are written.'
-            )
-        if unit is not None and len(self._persons) < 2:
-            named = "no unit" if not self._persons else "one unit alone"
-            problems.append(f"the column {unit!r} names {named}: does it say whose a record is?")
-        elif 2 * self._above > rows:
-            problems.append(
-                f"max_records = {most} leaves out {self._above} of {rows} records, those beyond "
-                f"the first {most} of a {unit!r}: declare a larger number from public knowledge."
-            )
-        return problems
 
 
 def _narrow(where: str, spans: Sequence[float]) -> list[str]:

@@ -9,10 +9,9 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax.datasets.cells import Kind, to_days, to_numbers
-from dpjax.datasets.csv_files import CsvFile
 from dpjax.datasets.schema import ROW_NUMBERS, key_of, quoted
 from dpjax.datasets.source import Source
-from dpjax.datasets.sources import is_table_path, open_source
+from dpjax.datasets.sources import CsvFile, is_table_path, open_source
 
 _HEAD = """\
 # What each column of {name} is. Fill in every [] and "" from public knowledge, not from the

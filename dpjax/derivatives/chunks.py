@@ -67,11 +67,6 @@ def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int
 
     ``most`` caps the rows. 2^21 values are 8 MB in float32: smaller chunks stay on one core, larger
     ones leave the cache.
-
-    Privacy: reads shapes alone.
-
-    >>> rows_per_chunk(581_012, 54 * 54), rows_per_chunk(100, 54 * 54), rows_per_chunk(9, 2**30)
-    (512, 100, 1)
     """
     # Never above CHUNK: the float64 sum of a chunk is charged for at most so many rows.
     fitting = max(1, min(most, CHUNK, numbers // max(numbers_per_row, 1)))
@@ -82,13 +77,7 @@ def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int
 
 
 def blocks_per_chunk(count: int, numbers_per_block: int, numbers: int) -> int:
-    """Returns the blocks of a chunk that holds ``numbers`` values, nearly equal for all chunks.
-
-    Privacy: reads shapes alone.
-
-    >>> blocks_per_chunk(47, 128 * 60, 2**18), blocks_per_chunk(3, 2**20, 2**18)
-    (24, 1)
-    """
+    """Returns the blocks of a chunk that holds ``numbers`` values, nearly equal for all chunks."""
     # Never above CHUNK rows, for which the rounding is charged, whatever fits the cache.
     most = min(CHUNK // BLOCK, numbers // numbers_per_block)
     chunks = -(-count // max(1, most))
@@ -97,11 +86,7 @@ def blocks_per_chunk(count: int, numbers_per_block: int, numbers: int) -> int:
 
 
 def blocks(array: Array, axis: int = 0, size: int = BLOCK) -> Array:
-    """Returns ``array`` with the rows at ``axis`` split into blocks, each to be added in float32.
-
-    >>> blocks(jnp.zeros((512, 3))).shape, blocks(jnp.zeros((5, 3))).shape
-    ((4, 128, 3), (1, 5, 3))
-    """
+    """Returns ``array`` with the rows at ``axis`` in blocks, each of which is added in float32."""
     shape, size = array.shape, min(size, array.shape[axis])
     return array.reshape(*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :])
 
@@ -195,11 +180,6 @@ def sum_blocks(
 
     ``contribution`` returns, of a chunk and the size of its blocks, the sums over blocks, with a
     leading axis of blocks; it must leave out rows that are not fresh. Those start at 0.
-
-    >>> one = Summand((), jnp.float32, bound=1.0)
-    >>> total = sum_blocks(5, 2, lambda chunk, size: chunk.fresh, one)
-    >>> float(total.leading)
-    5.0
     """
     most = max(1, min(most, CHUNK))
     if n >= SHARE:
@@ -275,9 +255,6 @@ def common_length(tree: PyTree, mask: ArrayLike | None, name: str = "batch") -> 
       ValueError: if they share none, if it is 0, or if ``mask`` is not a bool array (n,).
 
     Privacy: reads shapes and dtypes, no value. No message names n, which may be private.
-
-    >>> common_length((jnp.zeros((3, 2)), jnp.zeros(3)), None)
-    3
     """
     if isinstance(tree, Streamed):
         return tree.size

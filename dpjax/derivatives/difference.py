@@ -8,35 +8,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 
-from dpjax._typing import (
-    Array,
-    Bool,
-    Float,
-    Loss,
-    Params,
-    PyTree,
-    Real,
-    Relation,
-    Shaped,
-    pytree_dataclass,
-    static,
-)
+from dpjax._typing import Array, Float, Loss, Real, Relation, pytree_dataclass, static
 from dpjax._wide import Expansion, on_device
-from dpjax.derivatives import clipping, general, rounding
-from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
-from dpjax.derivatives.chunks import (
-    Chunk,
-    blocks,
-    common_length,
-    compute_once,
-    rows_per_chunk,
-    sum_chunks,
-)
+from dpjax.derivatives import chunks, clipping, general, rounding
+from dpjax.derivatives.chunks import Chunk, blocks
+from dpjax.derivatives.general import Batch, Mask, Tree, TreeSum
 from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.linear import prepared
 from dpjax.derivatives.linear.sums import output_difference, score_difference
+from dpjax.derivatives.primitives import map_examples, vmap_mixes_examples
 from dpjax.objectives.linear import linear_of
 
 
@@ -51,23 +32,13 @@ class ClippedGradDifference:
     """Bound on one record's contribution at any distance between parameters and anchor."""
     permutation_invariant: bool = static(default=False)
 
-    def __call__(
-        self,
-        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
-        anchor: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
-        batch: PyTree[Shaped[ArrayLike, "n ..."]],
-        mask: Bool[ArrayLike, " n"] | None = None,
-    ) -> PyTree[Float[Array, "?*leaf"], "Params"]:
+    def __call__(self, params: Tree, anchor: Tree, batch: Batch, mask: Mask = None) -> TreeSum:
         """Returns the sum of clipped differences, a pytree like ``params``."""
         total = self.wide(params, anchor, batch, mask).leading
         return general.flatten(params)[1](total, as_sum=True)
 
     def wide(
-        self,
-        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
-        anchor: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
-        batch: PyTree[Shaped[ArrayLike, "n ..."]],
-        mask: Bool[ArrayLike, " n"] | None = None,
+        self, params: Tree, anchor: Tree, batch: Batch, mask: Mask = None
     ) -> Float[Expansion, " p"]:
         """Returns the sum (p,) over the flattened parameters in float64, as an ``Expansion``."""
         batch = on_device(batch)
@@ -81,11 +52,7 @@ class ClippedGradDifference:
             self.loss, params, anchor, batch, mask, bounds, self.permutation_invariant
         )
 
-    def bound(
-        self,
-        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
-        anchor: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
-    ) -> Float[Array, ""]:
+    def bound(self, params: Tree, anchor: Tree) -> Float[Array, ""]:
         """Returns the bound on one record's contribution, shape (): min(2 C, L |params - anchor|).
 
         All programs agree on it to a few roundings, which the margin left by clipping covers.
@@ -172,14 +139,14 @@ def clipped_grad_difference(
 @functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant"))
 def _general_sum(
     loss: Loss,
-    params: Params,
-    anchor: Params,
-    batch: PyTree,
+    params: Tree,
+    anchor: Tree,
+    batch: Batch,
     mask: Array | None,
     bounds: tuple[Array | float, Array],
     permutation_invariant: bool,
 ) -> Expansion:
-    n = common_length(batch, mask)
+    n = chunks.common_length(batch, mask)
     flat, unflatten = general.flatten(params)
     flat_anchor = general.flatten(anchor)[0]
     gradient = jax.grad(lambda w, record: loss(unflatten(w), record))
@@ -203,12 +170,12 @@ def _general_sum(
             return clipping.sanitize_nonfinite(here - there), usable & usable_there
 
         # Stored: norm and sum must read the same numbers.
-        change, usable = compute_once(chunk, differences)
+        change, usable = chunks.compute_once(chunk, differences)
         factors = clipping.clip_factors(bound, (change, 1.0), keep=usable)
         return rounding.block_products(
             blocks(factors), blocks(change), permutation_invariant, axis=1
         )
 
-    rows = rows_per_chunk(n, flat.size, numbers=2**20)
+    rows = chunks.rows_per_chunk(n, flat.size, numbers=2**20)
     # The grid follows the bound, which is public, and so is finer near the anchor.
-    return sum_chunks(n, rows, contribution, Summand(flat.shape, flat.dtype, bound))
+    return chunks.sum_chunks(n, rows, contribution, Summand(flat.shape, flat.dtype, bound))

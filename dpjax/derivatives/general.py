@@ -5,25 +5,25 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from dpjax._typing import Array, Float, Loss, Params, PyTree
+from dpjax._typing import Array, Bool, Float, Loss, Params, PyTree, Shaped
 from dpjax._wide import Expansion, wide_dtype
-from dpjax.derivatives import clipping, rounding
-from dpjax.derivatives.batching import map_examples, vmap_mixes_examples
-from dpjax.derivatives.chunks import (
-    Chunk,
-    blocks,
-    common_length,
-    compute_once,
-    rows_per_chunk,
-    sum_chunks,
-)
+from dpjax.derivatives import chunks, clipping, rounding
+from dpjax.derivatives.chunks import Chunk, blocks
 from dpjax.derivatives.integers import Summand
+from dpjax.derivatives.primitives import map_examples, vmap_mixes_examples
+
+# As text: names of shapes are for type checkers and tests, which find them where they are used.
+Tree: TypeAlias = 'PyTree[Float[jax.typing.ArrayLike, "?*leaf"], "Params"]'
+TreeSum: TypeAlias = 'PyTree[Float[Array, "?*leaf"], "Params"]'
+Batch: TypeAlias = 'PyTree[Shaped[jax.typing.ArrayLike, "n ..."]]'
+Mask: TypeAlias = 'Bool[jax.typing.ArrayLike, " n"] | None'
 
 
 def flatten(params: PyTree[Float[ArrayLike, "..."]]) -> tuple[Float[Array, " p"], Callable]:
@@ -71,7 +71,7 @@ def gradient_sum(
     ``permutation_invariant`` as in ``rounding.block_products``; ``most`` bounds the records
     computed at once.
     """
-    n = common_length(batch, mask)
+    n = chunks.common_length(batch, mask)
     flat, unflatten = flatten(params)
     # In the flat parameters, so that one record gives one row of p numbers whatever the tree.
     gradient = jax.grad(lambda w, record: loss(unflatten(w), record))
@@ -80,7 +80,7 @@ def gradient_sum(
     def contribution(chunk: Chunk) -> Array:
         # Stored before it is differentiated: a slice inside a fused loop keeps it from vectorising.
         records, keep = chunk.stored(batch, mask)
-        rows = compute_once(
+        rows = chunks.compute_once(
             chunk,
             lambda: clipping.sanitize_nonfinite(
                 map_examples(lambda r: gradient(flat, r), records, sequential)
@@ -89,9 +89,9 @@ def gradient_sum(
         factors = blocks(clipping.clip_factors(clip_norm, (rows, 1.0), keep=keep))
         return rounding.block_products(factors, blocks(rows), permutation_invariant, axis=1)
 
-    rows = rows_per_chunk(n, flat.size, 2**20, most)
+    rows = chunks.rows_per_chunk(n, flat.size, 2**20, most)
     # A norm within C bounds every coordinate by C, and the grid follows from that bound.
-    return sum_chunks(n, rows, contribution, Summand(flat.shape, flat.dtype, clip_norm))
+    return chunks.sum_chunks(n, rows, contribution, Summand(flat.shape, flat.dtype, clip_norm))
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant"))
@@ -110,7 +110,7 @@ def second_order_sums(
     the Hessian's norm alone decides, and there is no sum of gradients, which would have no bound.
     ``permutation_invariant`` as in ``rounding.block_products``.
     """
-    n = common_length(batch, mask)
+    n = chunks.common_length(batch, mask)
     flat, unflatten = flatten(params)
     p = flat.size
     gradient_weight, hessian_weight = weights
@@ -135,7 +135,8 @@ def second_order_sums(
     summands = [Summand((p, p), flat.dtype, clip_norm * hessian_weight, squares=1)]
     if gradient_weight is not None:
         summands.append(Summand((p,), flat.dtype, clip_norm * gradient_weight))
-    hessian, *gradient = sum_chunks(n, rows_per_chunk(n, p * p), contribution, summands)
+    rows = chunks.rows_per_chunk(n, p * p)
+    hessian, *gradient = chunks.sum_chunks(n, rows, contribution, summands)
     return gradient[0] if gradient else None, hessian
 
 
@@ -153,7 +154,7 @@ def _derivatives(
         treedefs.append(treedef)
         return clipping.sanitize_nonfinite(gradient), residuals
 
-    gradients, residuals = compute_once(
+    gradients, residuals = chunks.compute_once(
         chunk, lambda: map_examples(linearized, records, sequential)
     )
     # The saved pass is linear: applied to the basis it gives the columns of the Hessian.
@@ -172,5 +173,5 @@ def _derivatives(
             return lax.map(columns, residuals)
         return jax.vmap(columns, axis_size=rows)(residuals)
 
-    hessians = compute_once(chunk, of_all)
+    hessians = chunks.compute_once(chunk, of_all)
     return gradients, hessians.reshape(rows, -1)

@@ -182,9 +182,6 @@ def _as_float32(total: Total, power: Array) -> tuple[Array, ...]:
 def check(summands: list[Summand]) -> None:
     """Raises if the parts of a sum have more numbers than its rounding is charged for.
 
-    Raises:
-      ValueError: with both numbers.
-
     >>> check([Summand((2**20, 2**13), jnp.dtype("float32"), 1.0)])
     Traceback (most recent call last):
       ...

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any, NamedTuple
 
-from jax.typing import ArrayLike
+import jax
+import jax.numpy as jnp
+from jax import lax
 
 from dpjax import _validate
-from dpjax._typing import (
-    Array,
-    Bool,
-    Float,
-    Loss,
-    Params,
-    PyTree,
-    Real,
-    Relation,
-    Shaped,
-    pytree_dataclass,
-    static,
-)
-from dpjax._wide import on_device
-from dpjax.derivatives import clipping, general, methods, rounding
+from dpjax._typing import Array, Float, Loss, PyTree, Real, Relation, pytree_dataclass, static
+from dpjax._wide import Expansion, on_device, wide_dtype
+from dpjax.derivatives import clipping, general, rounding
+from dpjax.derivatives.chunks import common_length
+from dpjax.derivatives.general import Batch, Mask, Tree
+from dpjax.derivatives.ghost import bookkeeping
 from dpjax.derivatives.linear import clipped_sums
 from dpjax.objectives.linear import linear_of
 
@@ -64,12 +59,7 @@ class ClippedSum:
     method: str = static(default="auto")
     memory_limit: int | None = static(default=None)
 
-    def __call__(
-        self,
-        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
-        batch: PyTree[Shaped[ArrayLike, "n ..."]],
-        mask: Bool[ArrayLike, " n"] | None = None,
-    ) -> Any:
+    def __call__(self, params: Tree, batch: Batch, mask: Mask = None) -> Any:
         """Returns the sum over the records that ``mask`` leaves in.
 
         Of gradients it is a pytree like ``params``, of Hessians an array (p, p) of the flattened
@@ -83,12 +73,7 @@ class ClippedSum:
             return total.leading
         return general.flatten(params)[1](total.leading, as_sum=True)
 
-    def wide(
-        self,
-        params: PyTree[Float[ArrayLike, "?*leaf"], "Params"],
-        batch: PyTree[Shaped[ArrayLike, "n ..."]],
-        mask: Bool[ArrayLike, " n"] | None = None,
-    ) -> Any:
+    def wide(self, params: Tree, batch: Batch, mask: Mask = None) -> Any:
         """Returns the sum over the flattened parameters in float64, as ``Expansion``.
 
         (p,) of gradients, (p, p) of Hessians, or a ``JointSum``.
@@ -100,7 +85,7 @@ class ClippedSum:
         # The closed form first: it needs no derivative of a record.
         sums = clipped_sums(self.loss, params, batch, mask, weights, clip_norm, order)
         if sums is None and self.hessian_weight is None:
-            return methods.gradient_sum(
+            return gradient_sum(
                 self.loss,
                 params,
                 batch,
@@ -125,12 +110,8 @@ class ClippedSum:
         Of a Hessian it is in the Frobenius norm, of both together in that of (g / gradient_weight,
         svec(H) / hessian_weight). It is above ``clip_norm``, since a float32 sum is rounded: see
         ``rounding.sum_rounding_error`` for the proof, and for what a query charges, whose noise
-        comes before the rounding to float32.
-
-        Args:
-          relation: the neighbouring relation. Under ``add_or_remove_one`` the rows behind a removed
-            one are added in another order, which costs more.
-          rows: the largest number of rows of a batch, a public number.
+        comes before the rounding to float32. Under ``add_or_remove_one`` the rows behind a removed
+        one are added in another order, which costs more; ``rows`` is a public number.
         """
         # Also by layer: L leaves within C / sqrt(L) each are within C together.
         return rounding.sum_sensitivity(self.clip_norm, relation, rows, self.permutation_invariant)
@@ -186,7 +167,7 @@ def clipped_grad(
     >>> print(round(total.sensitivity("replace_one", rows=2), 2))
     2.0
     """
-    _validate.choice("method", method, methods.METHODS)
+    _validate.choice("method", method, METHODS)
     if memory_limit is not None:
         memory_limit = _validate.positive_int("memory_limit", memory_limit)
     if per_layer and method == "per_example":
@@ -267,3 +248,86 @@ def joint_clipped(
         loss,
         permutation_invariant,
     )
+
+
+METHODS = ("auto", "book_keeping", "per_example")
+MEMORY_LIMIT = 2**30
+"""Default memory of a clipped sum in bytes, beside data and parameters."""
+
+# Gradients of fewer numbers are materialised for every record: they stay in the cache.
+_SMALL = 2048
+# Values at once that use the caches of a CPU best, and records below which its products suffer.
+_CACHED, _FEW = 2**23, 16
+
+
+@functools.partial(
+    jax.jit,
+    static_argnames=("loss", "permutation_invariant", "per_layer", "method", "memory_limit"),
+)
+def gradient_sum(
+    loss: Loss,
+    params: Tree,
+    batch: PyTree,
+    mask: Array | None,
+    clip_norm: Array | float,
+    *,
+    permutation_invariant: bool = False,
+    per_layer: bool = False,
+    method: str = "auto",
+    memory_limit: int | None = None,
+) -> Expansion:
+    """Returns the sum (p,) of clipped gradients, of the arguments of ``clipped_grad``."""
+    # For its errors, before a method is chosen from shapes.
+    common_length(batch, mask)
+    params, batch = (jax.tree.map(jnp.asarray, tree) for tree in (params, batch))
+    size, leaves = general.flatten(params)[0].size, len(jax.tree.leaves(params))
+    if method == "auto" and size <= _SMALL and not per_layer and memory_limit is None:
+        method = "per_example"
+    if method == "per_example" and memory_limit is None:
+        return general.gradient_sum(loss, params, batch, mask, clip_norm, permutation_invariant)
+    reading = bookkeeping.read(loss, params, batch, permutation_invariant)
+    if method == "auto" and not (reading.saves or per_layer):
+        method = "per_example"
+    # From shapes: each value about once forward and once backward, and two copies of a gradient.
+    per_record = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
+    rows = rows_within(per_record, wide_dtype(params).itemsize, memory_limit)
+    if method == "per_example":
+        return general.gradient_sum(
+            loss, params, batch, mask, clip_norm, permutation_invariant, rows
+        )
+    keeping = functools.partial(
+        bookkeeping.gradient_sum, loss, permutation_invariant=permutation_invariant, rows=rows
+    )
+    if per_layer:
+        # L leaves within C / sqrt(L) each are within C together.
+        return keeping(params, batch, mask, jnp.full(leaves, clip_norm / math.sqrt(leaves)))
+    if method == "book_keeping":
+        return keeping(params, batch, mask, clip_norm)
+    # Norms without the gradients cancel, and need float64, which is fast on a CPU alone.
+    needed = 2 * (reading.plan.numbers + size) * wide_dtype(params).itemsize
+    most = max(1, min(MEMORY_LIMIT, memory_limit or MEMORY_LIMIT) // needed)
+    whole = functools.partial(
+        general.gradient_sum, loss, permutation_invariant=permutation_invariant, most=most
+    )
+    return lax.platform_dependent(params, batch, mask, clip_norm, cpu=keeping, default=whole)
+
+
+def rows_within(numbers: int, itemsize: int, memory_limit: int | None) -> int:
+    """Returns the number of records to compute at once, of ``numbers`` values each.
+
+    ``memory_limit`` is in bytes, or None for ``MEMORY_LIMIT``, which a large record may exceed.
+
+    Raises:
+      ValueError: if one record needs more than a limit that is not None.
+    """
+    needed = max(numbers, 1) * itemsize
+    if memory_limit is not None and memory_limit < needed:
+        raise ValueError(
+            f"memory_limit={memory_limit} bytes is below what one example needs; raise it to "
+            f"{needed} at least."
+        )
+    rows = max(1, (MEMORY_LIMIT if memory_limit is None else memory_limit) // needed)
+    # The limit below is for the caches of a CPU.
+    if jax.default_backend() != "cpu":
+        return rows
+    return min(rows, max(_FEW, _CACHED // max(numbers, 1)))

@@ -1,12 +1,20 @@
-"""Properties of JAX's primitives, and ``walk``, which evaluates a traced loss by equation."""
+"""A traced loss, equation by equation: what its primitives are, and if ``vmap`` mixes examples.
 
-from collections.abc import Callable, Iterable
+Under ``vmap`` the gradient of a convolution's kernel is a grouped convolution with one group for
+each example. On a CPU, XLA computes those with several channels in a group, and all in float64, as
+one dense convolution in which the entries of other examples are multiplied by zero: a NaN in one
+example is then a NaN in every one, all examples are dropped, and the sum moves by n C.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import jax
+from jax import lax
 from jax.extend import core
 
 from dpjax._typing import Array, Loss, Params, PyTree
+from dpjax.placement.shard import shares
 
 Value = TypeVar("Value")
 
@@ -48,11 +56,9 @@ def walk(
 ) -> list[Value]:
     """Returns the results of a program on values of a type that the caller defines.
 
-    Args:
-      closed: from ``trace``; calls within it are written out.
-      inputs: one value for each argument.
-      constant: makes a value of an array that the program holds.
-      take: ``take(equation, values) -> results`` of one equation, in the order they are run.
+    ``closed`` is from ``trace``, and calls within it are written out; ``inputs`` has a value for
+    each argument, and ``constant`` makes one of an array that the program holds. ``take(equation,
+    values) -> results`` is called for the equations in the order they are run.
 
     >>> program = jax.make_jaxpr(lambda x: 2 * x + x)(1.0)
     >>> def deeper(equation, depths):
@@ -86,3 +92,70 @@ def bind(equation: Any, arguments: Iterable[Array]) -> list[Array]:
     parameters = equation.primitive.get_bind_params(equation.params)
     results = equation.primitive.bind(*arguments, **parameters)
     return list(results) if equation.primitive.multiple_results else [results]
+
+
+def map_examples(
+    function: Callable[..., PyTree], examples: PyTree, sequential: bool = False
+) -> PyTree:
+    """Returns ``function`` mapped over the examples, with results along a leading axis.
+
+    ``sequential``, from ``vmap_mixes_examples``, computes one example after another.
+
+    Privacy: NOT a mechanism; with ``sequential`` from ``vmap_mixes_examples``, the result for an
+      example depends on that example alone.
+    """
+    # A loop holds one example at a time, so that no operation can read two.
+    return lax.map(function, examples) if sequential else jax.vmap(function)(examples)
+
+
+def example_of(examples: PyTree) -> PyTree:
+    """Returns shapes and dtypes of one example of a batch, or of a device's share of one."""
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), shares(examples)
+    )
+
+
+def vmap_mixes_examples(loss: Loss, params: Params, examples: PyTree) -> bool:
+    """Returns whether derivatives of ``loss`` under ``vmap`` may mix examples."""
+    # Of a function that it knows JAX would keep the program, even if what that reads has changed.
+    traced = jax.make_jaxpr(lambda *arguments: loss(*arguments))(params, example_of(examples))
+    return any(map(equation_mixes_examples, equations(traced.jaxpr)))
+
+
+def inner_program_mixes_examples(equation: Any) -> bool:
+    """Returns whether a program inside an equation, such as a loop's, may mix examples."""
+    return any(map(equation_mixes_examples, _within(equation)))
+
+
+def equation_mixes_examples(equation: Any) -> bool:
+    """Returns whether ``vmap`` of an equation may mix examples: a convolution, or a user's rule."""
+    if has_batch_rule(equation):
+        return True
+    if equation.primitive.name != "conv_general_dilated" or jax.default_backend() != "cpu":
+        return False
+    # Both are made one dense product on a CPU, see above.
+    double = any(atom.aval.dtype == "float64" for atom in equation.invars)
+    parameters = equation.params
+    return double or (parameters["feature_group_count"], parameters["batch_group_count"]) != (1, 1)
+
+
+def has_batch_rule(equation: Any) -> bool:
+    """Returns whether an equation calls a user's rule for batches, which sees all examples."""
+    return equation.primitive.name == "custom_vmap_call"
+
+
+def equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
+    """Yields every equation of a program and of the programs inside it."""
+    for equation in jaxpr.eqns:
+        yield equation
+        yield from _within(equation)
+
+
+def _within(equation: Any) -> Iterator[Any]:
+    # A parameter may be a program, a closed one, or a tuple of them (a ``cond``'s branches).
+    for value in jax.tree.leaves(
+        list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")
+    ):
+        inner = getattr(value, "jaxpr", value)
+        if hasattr(inner, "eqns"):
+            yield from equations(inner)

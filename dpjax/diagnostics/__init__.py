@@ -1,6 +1,5 @@
 """NOT PRIVATE: exact values, for benchmarks and for those who may see the records."""
 
-from dpjax.diagnostics.landscape import exact_escape, exact_landscape, exact_saddle
 from dpjax.diagnostics.optimum import (
     exact_certified_optimum,
     exact_descent,
@@ -10,10 +9,13 @@ from dpjax.diagnostics.optimum import (
 )
 from dpjax.diagnostics.stationarity import (
     exact_accuracy,
+    exact_escape,
     exact_gradient_norm,
     exact_hessian,
+    exact_landscape,
     exact_min_eigenvalue,
     exact_objective,
+    exact_saddle,
 )
 
 __all__ = [

@@ -166,15 +166,12 @@ def exact_gradient_norms(objective: Objective, params: Params, examples: Example
 def exact_descent(
     objective: Objective, start: np.ndarray | Array, examples: Examples
 ) -> tuple[np.ndarray, float]:
-    """Returns the local minimum that a monotone trust-region descent ends in. NOT PRIVATE.
+    """Returns the local minimum that a trust-region descent ends in, and its value. NOT PRIVATE.
 
     Args:
       objective: a loss of linear scores.
       start: (p,).
       examples: ``(x, y)``, every row a valid record.
-
-    Returns:
-      (p,) parameters, and the value there.
 
     >>> from dpjax.objectives import logistic_l2
     >>> examples = np.ones((2, 1)), np.array([1.0, -1.0])
@@ -188,7 +185,7 @@ def exact_descent(
 def exact_optimum(
     objective: Objective, examples: Examples, starts: int = 4, seed: int = 0
 ) -> tuple[np.ndarray, float]:
-    """Returns the best of the local minima found from several starts. NOT PRIVATE.
+    """Returns the best of the local minima from several starts, (p,), and its value. NOT PRIVATE.
 
     The first start is zero; the second is the minimum with hardly any regularizer, from where a
     nonconvex one has the fewest weights to bring back; the others are normal, of norm about 25.
@@ -198,9 +195,6 @@ def exact_optimum(
       examples: ``(x, y)``, every row a valid record.
       starts: how many.
       seed: of the normal ones.
-
-    Returns:
-      (p,) parameters, and the value there.
 
     >>> from dpjax.objectives import logistic_l2
     >>> examples = np.ones((2, 1)), np.array([1.0, -1.0])

@@ -31,10 +31,6 @@ class Bar:
     The stream is the ``sys.stderr`` of the moment when the bar is made. Whatever that stream does,
     nothing is raised: a bar that cannot be drawn must not cost the result. Ctrl-C is: of one that
     was lost, the next ``update`` or ``advance`` raises ``KeyboardInterrupt``.
-
-    >>> with Bar("DP-TR", 32, shown=False) as bar:
-    ...     bar.update(4, "DP-TR, epsilon 1 in all")
-    ...     bar.advance(0.5)
     """
 
     def __init__(self, title: str, total: int, *, shown: bool | None = None, keep: bool = True):

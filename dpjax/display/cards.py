@@ -70,13 +70,7 @@ def card_of(value: HasCard) -> Card:
 
 
 def to_text(card: Card) -> str:
-    """Returns a card as three lines of 100 characters at most; what does not fit is left out.
-
-    >>> print(to_text(Card("A title", (("epsilon", "1"), ("delta", "1e-06")), "NOT FOR RELEASE.")))
-    A title
-      NOT FOR RELEASE.
-      epsilon: 1; delta: 1e-06
-    """
+    """Returns a card as three lines of 100 characters at most; what does not fit is left out."""
     head = [_on_one_line(card.title)]
     if card.warning:
         head.append("  " + _on_one_line(card.warning))
@@ -125,11 +119,7 @@ def number(value: Any, show: Callable[[Any], str] = str) -> str:
 
 
 def is_known(tree: Any) -> bool:
-    """Returns whether every leaf of ``tree`` has its values: none is traced, or a stand-in.
-
-    >>> is_known({"w": np.zeros(3)}), is_known(jax.ShapeDtypeStruct((), "float32"))
-    (True, False)
-    """
+    """Returns whether every leaf of ``tree`` has its values: none is traced, or a stand-in."""
     return all(map(_has_values, jax.tree.leaves(tree)))
 
 

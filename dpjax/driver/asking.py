@@ -13,7 +13,9 @@ from jax.extend.core import get_opaque_trace_state
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import wide_dtype
 from dpjax.algorithms import Algorithm
+from dpjax.driver.configuration import is_same
 from dpjax.mechanisms import derive
+from dpjax.mechanisms.keys import purpose_word
 from dpjax.oracles import Query, bind, check_query
 
 # Purposes of the training's key that are not those of a query: their keys are used for other draws.
@@ -85,16 +87,18 @@ class Asking:
                 "pass the query itself, not its name or a key."
             )
         kind = type(query).__name__
-        if not any(_same(query, own) for own in queries):
+        # A copy whose numbers are a query's own is that query.
+        if not any(query is own or is_same(query, own) for own in queries):
             raise ValueError(
                 f"{kind} is not among algorithm.queries, so algorithm.event does not count its "
                 "answer: return this very object from the property queries."
             )
-        if query.name in _TAKEN or sum(own.name == query.name for own in queries) > 1:
+        words = [purpose_word(name) for name in (*_TAKEN, *(own.name for own in queries))]
+        if words.count(purpose_word(query.name)) > 1:
             raise ValueError(
-                f"{kind} has the name {query.name!r}, which another query or the driver has too: "
-                "the key of the noise is made of it, and noise would be repeated. Give each query "
-                "a name of its own."
+                f"{kind} has the name {query.name!r}, and another query or the driver one of the "
+                "same CRC-32: the key of the noise is made of it, and noise would be repeated. "
+                "Give each query a name of its own."
             )
         if any(asked.name == query.name for asked in self.asked):
             raise ValueError(
@@ -110,15 +114,6 @@ class Asking:
                 "more often than algorithm.event counts. Ask in the step itself and hand the "
                 "answer in; where not every step needs an answer, ask with asked=CONDITION."
             )
-
-
-def _same(query: Query, own: Query) -> bool:
-    """Whether two queries are one, or copies whose numbers are one another's."""
-    if query is own:
-        return True
-    (numbers, kind), (others, other) = jax.tree.flatten(query), jax.tree.flatten(own)
-    # By identity: equal numbers may be tracers, which cannot be compared.
-    return kind == other and all(a is b for a, b in zip(numbers, others, strict=True))
 
 
 def bind_records(algorithm: Algorithm, examples: PyTree) -> PyTree:
@@ -158,13 +153,6 @@ def questions(
     """Returns what is asked, found by tracing one step and the end; nothing is computed.
 
     Of examples and parameters shapes and dtypes are read.
-
-    >>> import dpjax
-    >>> algorithm = dpjax.dp_gradient_descent(
-    ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3), data_size=50, dimension=2)
-    >>> asked = questions(algorithm, (jnp.ones((50, 2)), jnp.ones(50)), jnp.zeros(2))
-    >>> [one.name for one in asked.step], asked.end
-    (['gradient'], ())
     """
     found = []
 

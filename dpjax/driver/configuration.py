@@ -59,13 +59,6 @@ def configuration(algorithm: Algorithm, examples: PyTree, params: Params) -> Con
     Raises:
       ValueError: for a loss that these examples and parameters do not fit, or a function that
         calls Python, so that it cannot be traced.
-
-    >>> import dpjax
-    >>> algorithm = dpjax.dp_gradient_descent(
-    ...     dpjax.objectives.logistic(), dpjax.PrivacyBudget(1.0, 1e-3), data_size=50, dimension=2)
-    >>> chosen = configuration(algorithm, (np.ones((50, 2)), np.ones(50)), np.zeros(2))
-    >>> chosen.settings["algorithm"], chosen.settings["epsilon"], chosen.settings["objective.name"]
-    ('Descent', '1.0', "'logistic'")
     """
     reader = _Reader(examples, params)
     settings = dict(reader.read("", algorithm))
@@ -118,11 +111,7 @@ def _never_changes(objective: Objective) -> bool:
 
 
 def difference(was: dict[str, str], is_: dict[str, str]) -> str:
-    """Returns words for the first setting that differs since a checkpoint was made.
-
-    >>> difference({"radius": "2.0"}, {"radius": "3.0"})
-    'radius was 2.0 when this checkpoint was made, and is 3.0 now'
-    """
+    """Returns words for the first setting that differs since a checkpoint was made."""
 
     def derived(name: str) -> tuple[bool, int]:
         # What a caller chose is at the top, and most often no flag; the rest follows from it.
@@ -224,7 +213,7 @@ class _Reader:
         # Most often all queries ask about one, which is that of the algorithm.
         if self._objective is None:
             self._objective, path = objective, "objective"
-        elif _is_same(objective, self._objective):
+        elif is_same(objective, self._objective):
             return
         self.foreign |= type(objective) is not Objective
         yield from self.functions(f"{path}.", objective)
@@ -295,9 +284,10 @@ def _is_of_this_version(value: Any) -> bool:
     return type(value).__module__.split(".")[0] == "dpjax"
 
 
-def _is_same(objective: Objective, other: Objective) -> bool:
+def is_same(value: PyTree, other: PyTree) -> bool:
     """Whether they have one structure and the very same numbers, or none in place of them."""
-    (first, structure), (second, others) = jax.tree.flatten(objective), jax.tree.flatten(other)
+    (first, structure), (second, others) = jax.tree.flatten(value), jax.tree.flatten(other)
+    # By identity: equal numbers may be tracers, which cannot be compared.
     return structure == others and all(map(operator.is_, first, second))
 
 

@@ -43,11 +43,7 @@ def environment() -> dict[str, Any]:
 
 
 def arrays(tree: PyTree) -> str:
-    """Returns a hash of a pytree of arrays: its structure, shapes, dtypes and every bit.
-
-    >>> arrays({"w": np.zeros(2)}) == arrays({"w": np.ones(2)})
-    False
-    """
+    """Returns a hash of a pytree of arrays: its structure, shapes, dtypes and every bit."""
     found = map(np.asarray, jax.tree.leaves(tree))
     leaves = [f"{array.dtype}{array.shape}{array.tobytes().hex()}" for array in found]
     return sha256(str(jax.tree.structure(tree)), *leaves)
@@ -75,10 +71,8 @@ def content(examples: PyTree, key: Array) -> str:
 def part(examples: PyTree, key: Array, rows: Sequence[range]) -> bytes:
     """Returns the share that some rows have in the hash of ``content``.
 
-    Each range of rows begins at a multiple of ``SHARE``, and ends at one or with the data.
-
-    Returns:
-      32 bytes: the sum of keyed hashes of the chunks of ``SHARE`` rows, modulo 2^256.
+    Each range of rows begins at a multiple of ``SHARE``, and ends at one or with the data. It is
+    32 bytes: the sum of keyed hashes of the chunks of ``SHARE`` rows, modulo 2^256.
     """
     # A keyed hash, because anyone could confirm a guess at the data by a plain one.
     secret, total = np.asarray(jax.random.key_data(key)).tobytes(), 0

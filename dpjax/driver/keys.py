@@ -10,7 +10,7 @@ from dpjax._typing import Array, Params
 from dpjax.algorithms import Algorithm
 from dpjax.driver.configuration import Configuration
 from dpjax.mechanisms import as_key, derive, fold, seed_key
-from dpjax.mechanisms.used_keys import guessable, note_random
+from dpjax.mechanisms.keys import guessable, note_random
 from dpjax.placement.processes import Team
 
 # What to do about a key that another training has claimed.

@@ -16,12 +16,11 @@ from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.distributed import mesh_of
 from dpjax.driver.asking import check_questions
-from dpjax.driver.checks import check_alike, check_data
+from dpjax.driver.checks import check_alike, check_data, check_devices
 from dpjax.driver.configuration import drop_outdated
 from dpjax.driver.keys import key_of_first
 from dpjax.driver.loop import describe
-from dpjax.driver.self_test import check_devices
-from dpjax.mechanisms.used_keys import check_traced, guessable
+from dpjax.mechanisms.keys import check_traced, guessable
 from dpjax.placement import processes
 from dpjax.placement.shard import put
 from dpjax.placement.stream import open_readers, shaped
@@ -105,7 +104,9 @@ def prepare(
     with processes.reaching_others(team):
         key = None if key is None else key_of_first(team, key)
         records = on_device(put(examples, mesh))
-        check_devices(records, _most_numbers(algorithm))
+        # A sum of gradient and Hessian; of the gradient alone if they are too many.
+        numbers = algorithm.dimension * (algorithm.dimension + 1)
+        check_devices(records, numbers if numbers <= _HESSIAN else algorithm.dimension)
     if key is not None:
         check_traced(key, records)
     # Static arguments of the programs; the second decides the scope of a certificate.
@@ -148,9 +149,3 @@ def unpack(data: Dataset | PyTree, algorithm: Algorithm) -> tuple[PyTree, str, b
     if isinstance(data, Dataset):
         return read(data.examples), data.unit, data.max_norm is not None and data.max_norm <= 1
     return read(data), "row", False
-
-
-def _most_numbers(algorithm: Algorithm) -> int:
-    """Returns how many numbers a sum of gradient and Hessian holds; of the gradient if too many."""
-    most = algorithm.dimension * (algorithm.dimension + 1)
-    return most if most <= _HESSIAN else algorithm.dimension

@@ -15,7 +15,7 @@ from dpjax.datasets import Dataset
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.loop import Carry, advance, bind_training, finish, start
 from dpjax.driver.prepare import prepare
-from dpjax.mechanisms.used_keys import claimed
+from dpjax.mechanisms.keys import claimed
 from dpjax.placement.shard import replicate, to_host
 from dpjax.placement.stream import finished
 from dpjax.results.solution import Solution

@@ -20,7 +20,7 @@ from dpjax.display.bar import Bar
 from dpjax.driver import loop, resume
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.prepare import Training, prepare, starting_point
-from dpjax.mechanisms.used_keys import claimed
+from dpjax.mechanisms.keys import claimed
 from dpjax.placement.shard import replicate, to_host
 from dpjax.placement.stream import rows_read
 from dpjax.results.solution import Solution

@@ -71,11 +71,7 @@ class RunFiles(NamedTuple):
 
 @contextlib.contextmanager
 def unless_unwritable(what: str) -> Iterator[None]:
-    """Makes a failure to write a warning: the budget is spent, and what it bought is not lost.
-
-    Args:
-      what: would be written, and what follows if it is not.
-    """
+    """Makes a failure to write ``what`` a warning: what the budget has bought is not lost."""
     try:
         yield
     except (OSError, LedgerError) as error:

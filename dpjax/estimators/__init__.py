@@ -1,8 +1,7 @@
 """Estimators for scikit-learn: the same trainings behind ``fit`` and ``predict``."""
 
 try:
-    from dpjax.estimators.logistic import DPLogisticRegression
-    from dpjax.estimators.regression import DPLinearRegression, DPRobustRegression
+    from dpjax.estimators.linear import DPLinearRegression, DPLogisticRegression, DPRobustRegression
 except ImportError as error:
     raise ImportError(
         "dpjax.estimators needs scikit-learn 1.6 or newer: pip install 'dpjax[sklearn]'."

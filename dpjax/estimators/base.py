@@ -19,7 +19,7 @@ from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.algorithms import ALGORITHMS, ALL, Algorithm, Status
 from dpjax.datasets import Dataset, group
 from dpjax.driver import run, solve
-from dpjax.estimators import arrays, rows
+from dpjax.estimators import arrays
 from dpjax.mechanisms import random_key
 from dpjax.objectives import Objective
 from dpjax.results import Solution, guarantee
@@ -110,8 +110,8 @@ class PrivateEstimator(BaseEstimator):
         if len(x) != len(y):
             raise ValueError("X and y must have one length: pass one label in y for each row of X.")
         self._note_features(X, x, reset=True)
-        bounds = rows.by_column(self.bounds, X, x.shape[1])
-        self._scaling = rows.declare(
+        bounds = arrays.by_column(self.bounds, X, x.shape[1])
+        self._scaling = arrays.declare(
             bounds, self.data_norm, bool(self.fit_intercept), x.shape[1], self._linear
         )
         unit = _validate.word("unit", self.unit)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from dpjax.linalg._secular import by_eigenvectors, or_one
+from dpjax.linalg._newton import by_eigenvectors, or_one
 
 TOLERANCE = 1e-5  # relative error of the model's value at a proved solution
 _STAGES = (16, 32, 64, 128)  # blocks of two vectors, after which a solution is tried
@@ -22,17 +22,9 @@ def try_lanczos(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Arr
     Cholesky's factorisation proves. The random start is fixed and public: it makes a provable step
     likely, and the proof does not depend on it.
 
-    Args:
-      matrix: A, shape (p, p), symmetric, entries of at most 1; the Hessian H is ``weight`` A.
-      linear: g, shape (p,).
-      weight: in [0, 1].
-
-    Returns:
-      The step, the multiplier, and whether the step is proved: then its value is within
-      ``TOLERANCE`` of the minimum, relative to it, and H + multiplier I >= -``TOLERANCE`` |value|.
-      Otherwise they are meaningless.
-
-    Privacy: post-processing of its inputs.
+    The model is that of ``by_eigenvectors``. Returned are the step, the multiplier, and whether the
+    step is proved: then its value is within ``TOLERANCE`` of the minimum, relative to it, and
+    H + multiplier I >= -``TOLERANCE`` |value|. Otherwise they are meaningless.
 
     Reference: Gould, Lucidi, Roma and Toint (1999), Solving the trust-region subproblem using the
     Lanczos method; the second start and the proof are ours.

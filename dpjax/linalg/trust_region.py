@@ -15,8 +15,7 @@ from jax.typing import ArrayLike
 
 from dpjax import _validate
 from dpjax._typing import Float, Real
-from dpjax.linalg._newton import try_interior, try_newton
-from dpjax.linalg._secular import by_eigenvectors, or_one
+from dpjax.linalg._newton import by_eigenvectors, or_one, try_interior, try_newton
 from dpjax.linalg.lanczos import try_lanczos
 
 _NEWTON_SIZE = 48  # below it an eigendecomposition is about as cheap, and on one thread
@@ -115,11 +114,7 @@ BY_SIZE = BySize()
 
 
 def check_solver(name: str, solver: Any) -> Solver:
-    """Returns a solver, or raises where it is none.
-
-    Raises:
-      ValueError: naming the argument.
-    """
+    """Returns a solver, or raises where it is none, naming the argument."""
     if isinstance(solver, type) or not callable(getattr(solver, "solve", None)):
         raise ValueError(
             f"{name} must be a solver such as dpjax.linalg.Exact(), dpjax.linalg.Lanczos() or "

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpjax._typing import Array
+from dpjax._typing import Array, Float, Key, PyTree, Real
 from dpjax._wide import Expansion, float64, to_expansion, to_float64
 from dpjax.mechanisms.fixed_point import FRACTION, standard_normal
 from dpjax.mechanisms.keys import check_threefry, derive
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Key, PyTree, Real
 
 GRID_BITS = 12
 """Sum and noise are rounded together to 2^-12 of the power of two below a coordinate's stddev."""
@@ -98,10 +93,6 @@ def radial_share(key: Array, dimension: int) -> Array:
     """Returns U^(1/d), the length of a point uniform in the unit ball; float64, shape ().
 
     The key is used for nothing else, and ``dimension`` is d.
-
-    >>> with jax.enable_x64(True):
-    ...     bool(0 < radial_share(jax.random.key(0), 10) <= 1)
-    True
     """
     bits = jax.random.bits(key, (2,), jnp.uint32)
     with jax.enable_x64(True):

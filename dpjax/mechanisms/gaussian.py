@@ -1,21 +1,16 @@
-"""Gaussian noise for arrays and pytrees; ``perturb`` is the only function that adds it."""
+"""Gaussian noise for arrays and symmetric matrices, all of it added by ``perturb``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
+import numpy as np
 
-from dpjax._typing import Array
+from dpjax._typing import Array, Float, Key, Real
 from dpjax._wide import Expansion
 from dpjax.mechanisms import lattice
 from dpjax.mechanisms.fixed_point import FRACTION, standard_normal
-from dpjax.mechanisms.keys import check_threefry, fold
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Key, PyTree, Real
+from dpjax.mechanisms.keys import check_threefry
 
 
 def perturb(
@@ -69,40 +64,52 @@ def _perturbed(key: Array, value: Array | Expansion, stddev: Array) -> Array:
         return lattice.release(value, noise, scale)
 
 
-def add_gaussian(
+def add_symmetric_gaussian(
     key: Key[Array, ""],
-    tree: PyTree[Float[ArrayLike, "?*shape"], "PyTree"],
+    matrix: Float[Array | Expansion, "p p"],
     stddev: Real[Array, ""] | float,
-) -> PyTree[Float[Array, "?*shape"], "PyTree"]:
-    """Returns ``tree`` with independent N(0, stddev^2) noise on every entry of every leaf.
+    isometric: bool = True,
+) -> Float[Array, "p p"]:
+    """Returns ``matrix`` plus symmetric Gaussian noise.
 
     Args:
       key: a key used for nothing else, shape ().
-      tree: pytree of floating arrays.
-      stddev: scalar standard deviation, in the units of the leaves.
+      matrix: symmetric floating array or ``Expansion`` sum, shape (p, p); only its upper triangle
+        is read.
+      stddev: scalar; standard deviation of a diagonal entry.
+      isometric: True for the Gaussian orthogonal form, variance stddev^2 on the diagonal and
+        stddev^2 / 2 off it; False for the trust-region paper's, stddev^2 in the whole upper
+        triangle.
 
     Returns:
-      A pytree like ``tree``. Leaf i is drawn with ``fold_in(key, i)``, so leaves of equal shape get
-      independent noise.
+      An exactly symmetric (p, p) array of the same dtype.
 
     Raises:
-      ValueError: if a leaf is not floating.
+      ValueError: if ``matrix`` is not square.
 
-    Privacy: with l2 sensitivity D of the whole tree this is the Gaussian mechanism of noise
-    multiplier stddev / D. The caller answers for D.
+    Privacy: (H_ii, sqrt(2) H_ij) is an isometry of the symmetric matrices with the Frobenius norm,
+    in which the isometric form is spherical: with Frobenius sensitivity D it is the Gaussian
+    mechanism of multiplier stddev / D. The paper's form is one as well, because the norm of the
+    upper triangle is at most the Frobenius norm, with up to sqrt(2) times the spectral noise.
 
-    Reference: Dwork and Roth (2014), appendix A; here as one mechanism over the flattened tree.
+    Reference: Wang and Xu (2020), algorithm 1, step 4, for ``isometric=False``.
 
-    >>> noisy = add_gaussian(jax.random.key(0), {"a": jnp.zeros(2), "b": jnp.zeros(2)}, 1.0)
-    >>> bool((noisy["a"] == noisy["b"]).any())
-    False
+    >>> noisy = add_symmetric_gaussian(jax.random.key(0), jnp.zeros((3, 3)), 1.0)
+    >>> bool((noisy == noisy.T).all())
+    True
     """
-    leaves, structure = jax.tree.flatten(tree)
-    for leaf in leaves:
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            raise ValueError(f"noise needs floating leaves, got {jnp.result_type(leaf)}.")
-    noisy = [
-        perturb(fold(key, jnp.uint32([i])), jnp.asarray(leaf), stddev)
-        for i, leaf in enumerate(leaves)
-    ]
-    return jax.tree.unflatten(structure, noisy)
+    shape = matrix.shape
+    if len(shape) != 2 or shape[0] != shape[1]:
+        raise ValueError(f"matrix must be square, got shape {shape}.")
+    rows, columns = np.triu_indices(shape[0])
+    relative = np.where(rows == columns, 1.0, np.sqrt(0.5) if isometric else 1.0)
+    largest = lattice.in_float32(stddev)
+    # ``lattice.scale_of`` makes up for the rounding of sqrt(1/2) and of this product.
+    scale = largest * jnp.asarray(relative, jnp.float32)
+    # The factor must not turn a tiny scale into 0, which would add no noise.
+    scale = jnp.where(largest > 0, jnp.maximum(scale, lattice.TINY), largest)
+    # Drawn for one triangle and copied, so that the answer is exactly symmetric.
+    triangle = jax.tree.map(lambda leaf: leaf[rows, columns], matrix)
+    upper = perturb(key, triangle, scale)
+    whole = jnp.zeros(shape, upper.dtype)
+    return whole.at[rows, columns].set(upper).at[columns, rows].set(upper)

@@ -1,22 +1,22 @@
-"""Random keys: fresh ones, and those derived by purpose, step and leaf."""
+"""Random keys: fresh ones, those derived by purpose and step, and which have been used."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import os
+import threading
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
-from dpjax._typing import Array
-from dpjax.mechanisms.used_keys import note_random
-
-if TYPE_CHECKING:
-    from jaxtyping import Integer, Key, UInt32
+from dpjax._typing import Array, Integer, Key, PyTree, UInt32
 
 
 def random_key() -> Key[Array, ""]:
@@ -153,24 +153,14 @@ def random_words(key: Key[Array, ""], counts: UInt32[Array, " n"]) -> UInt32[Arr
     """Returns random words, as many a column as the key itself has: 2 or 4.
 
     Column i is what ``jax.random.fold_in(key, counts[i])`` holds: one whole hash, of which
-    ``jax.random.bits`` keeps 32 bits.
-
-    Args:
-      key: shape ().
-      counts: uint32 (n,), numbers that are not folded into this key elsewhere.
-
-    >>> random_words(jax.random.key(0), jnp.arange(3, dtype=jnp.uint32)).shape
-    (2, 3)
+    ``jax.random.bits`` keeps 32 bits. ``counts`` are numbers that are not folded into this key
+    elsewhere.
     """
     return jnp.stack(_wide_hash(key, counts) if is_wide(key) else _hash(key, counts))
 
 
 def is_wide(key: Array) -> bool:
-    """Returns whether the key has 128 bits.
-
-    >>> is_wide(random_key()), is_wide(jax.random.key(0))
-    (True, False)
-    """
+    """Returns whether the key has 128 bits."""
     return str(jax.random.key_impl(key)) == "threefry4x32"
 
 
@@ -246,12 +236,104 @@ def _rotate(word: Array, by: Array) -> Array:
 
 
 def check_threefry(key: Array) -> None:
-    """Raises for a key of another implementation; a traced one tells it too.
-
-    Raises:
-      ValueError: for rbg keys, which repeat themselves under ``fold_in`` and ``vmap``.
-
-    >>> check_threefry(jax.random.key(0))
-    """
+    """Raises for other keys, traced too, such as rbg's, which repeat themselves under ``vmap``."""
     if "threefry" not in (name := str(jax.random.key_impl(key))):
         raise ValueError(f"key must be a threefry key, got {name}; pass dpjax.random_key().")
+
+
+# Hashes of keys. A key itself is a secret, and is kept nowhere.
+_RANDOM: set[bytes] = set()
+_CLAIMED: dict[bytes, str | None] = {}
+_LOCK = threading.Lock()
+
+
+def note_random(words: np.ndarray) -> None:
+    """Notes the words of a key that were drawn from the operating system."""
+    _RANDOM.add(_mark(words))
+
+
+def guessable(key: Array) -> bool:
+    """Returns whether ``key`` may come from a seed, which can be guessed.
+
+    A key that is folded or split from that of a 32-bit seed looks like any other, and two minutes
+    of search find the seed. So only a key that ``random_key`` returned in this process is known to
+    be none of those. A traced key cannot be read: of 128 bits it passes, of 64 it does not.
+    """
+    if not is_wide(key):
+        return True
+    return not isinstance(key, Tracer) and _mark(_words(key)) not in _RANDOM
+
+
+def claim(key: Array, advice: str, owner: str | None = None) -> bool:
+    """Notes that noise is about to be drawn with ``key``; one of several threads succeeds.
+
+    With one key the noise on neighbouring data sets is the same, and the difference of two results
+    is the record. Only keys of 128 bits are noted, as ``random_key`` makes them: one of 64 bits is
+    a choice by name, and a traced one cannot be read. ``owner`` may claim the key again, such as a
+    run that is resumed; None for nobody.
+
+    Returns:
+      Whether the key is noted by this call: not before, and not one of those that are not noted.
+
+    Raises:
+      ValueError: with ``advice``, if the key is taken by another owner.
+    """
+    if isinstance(key, Tracer) or not is_wide(key):
+        return False
+    mark = _mark(_words(key))
+    with _LOCK:
+        taken = mark in _CLAIMED
+        if taken and (owner is None or _CLAIMED[mark] != owner):
+            raise ValueError(
+                "key has been used by another training or optimizer chain, whose noise would be "
+                "repeated; " + advice
+            )
+        _CLAIMED[mark] = owner
+    return not taken
+
+
+@contextlib.contextmanager
+def claimed(key: Array, advice: str, owner: str | None = None) -> Iterator[None]:
+    """Claims ``key`` for what is about to begin, and gives it back if that fails to begin.
+
+    Takes and raises what ``claim`` does.
+    """
+    noted = claim(key, advice, owner)
+    try:
+        yield
+    except Exception:
+        # Ctrl-C is not an Exception: a run that it stops may have drawn noise, and keeps its key.
+        if noted:
+            with _LOCK:
+                del _CLAIMED[_mark(_words(key))]
+        raise
+
+
+def check_traced(key: Array, data: PyTree) -> None:
+    """Raises if one key of ``random_key`` would serve all data that ``jit`` or ``vmap`` traces."""
+    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(data))
+    if traced and not isinstance(key, Tracer) and is_wide(key):
+        raise ValueError(
+            "key is a constant of a function that jit or vmap runs on other data: each run would "
+            "have the same noise. Pass the key as an argument of that function, a new one for each."
+        )
+
+
+def _forget() -> None:
+    """Forgets, in a process that was forked, which keys are random: its parent holds them too."""
+    global _LOCK
+    # Claims are kept: a key that the parent has used counts as used here too.
+    _RANDOM.clear()
+    _LOCK = threading.Lock()  # a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _words(key: Array) -> np.ndarray:
+    with jax.ensure_compile_time_eval():  # a key from outside may be read while tracing
+        return np.asarray(jax.random.key_data(key))
+
+
+def _mark(words: np.ndarray) -> bytes:
+    return hashlib.blake2b(words.tobytes(), digest_size=16).digest()

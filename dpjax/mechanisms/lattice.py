@@ -90,10 +90,7 @@ def scale_of(stddev: Array | float) -> Scale:
 def in_units(draws: Array, scale: Scale, fraction: int) -> Array:
     """Returns ``scale`` times draws as a whole number of units, rounded to the nearest.
 
-    Args:
-      draws: int64, multiples of 2^-fraction.
-      scale: broadcastable to them.
-      fraction: from 30 to 57.
+    Draws are int64, multiples of 2^-``fraction``, which is from 30 to 57.
     """
     with jax.enable_x64(True):
         # A mantissa counts 2^-23, a draw 2^-fraction and a unit 2^-52 of the same power of two.
@@ -104,12 +101,7 @@ def in_units(draws: Array, scale: Scale, fraction: int) -> Array:
 
 
 def split(value: Array | Expansion, exponent: Array) -> Split:
-    """Returns ``value`` in grids, its digits below a unit rounded.
-
-    Args:
-      value: floating array, or an ``Expansion`` sum of float32 or float64 terms.
-      exponent: of the scale, int32, broadcastable to the value.
-    """
+    """Returns ``value`` in grids, its digits below a unit rounded; ``exponent`` is the scale's."""
     wide = value if isinstance(value, Expansion) else to_expansion(value)
     with jax.enable_x64(True):
         total = _split(wide.terms[0], exponent)
@@ -157,13 +149,8 @@ def release(value: Array | Expansion, noise: Array, scale: Scale) -> Array:
     Beyond 2^51 standard deviations, where integers end, noise is added in the value's own dtype. No
     noise of a finite epsilon is so small beside a sum of fewer than 2^32 records.
 
-    Args:
-      value: floating array of any shape, or an ``Expansion`` sum.
-      noise: int64 units of that shape.
-      scale: of the noise, which the grid depends on alone.
-
-    Returns:
-      An array of the shape and dtype of ``value``, NaN where the standard deviation is no number.
+    Noise is int64 units of the shape of ``value``, and the grid depends on its ``scale`` alone. The
+    result is NaN where the standard deviation is no number.
     """
     wide = value if isinstance(value, Expansion) else to_expansion(value)
     leading = wide.leading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +14,11 @@ from jax.core import Tracer
 from scipy import signal
 
 from dpjax import _validate
-from dpjax._typing import Array, pytree_dataclass, static
+from dpjax._typing import Array, Float, Float64, Integer, Key, Real, pytree_dataclass, static
 from dpjax._wide import Expansion
 from dpjax.mechanisms import lattice
 from dpjax.mechanisms.fixed_point import FRACTION, standard_normal
 from dpjax.mechanisms.keys import check_threefry, fold
-
-if TYPE_CHECKING:
-    from jaxtyping import Float, Float64, Integer, Key, Real
 
 KINDS = ("square_root", "tree", "independent")
 # Draws of the square-root factorisation that are held at once: 32 MB of random bits.
@@ -80,13 +77,7 @@ class PrefixNoise:
         return self.horizon.bit_length()
 
     def stddevs(self) -> Float64[np.ndarray, " {self.horizon}"]:
-        """Returns the noise on each prefix sum at stddev 1, (K,), in closed form; on the host.
-
-        >>> PrefixNoise("tree", 4).stddevs().round(3)
-        array([1.   , 1.   , 1.414, 1.   ])
-        >>> print(PrefixNoise("square_root", 64).stddevs().max().round(2))
-        2.21
-        """
+        """Returns the noise on each prefix sum at stddev 1, (K,), in closed form; on the host."""
         steps = np.arange(1, self.horizon + 1)
         if self.is_independent:
             return np.sqrt(steps)
@@ -103,9 +94,6 @@ class PrefixNoise:
         """Returns the lower triangular matrix that makes released increments' noise independent.
 
         It is C, (K, K); of a tree, whose nodes outnumber its leaves, a matrix that does the same.
-
-        >>> (PrefixNoise("square_root", 3).strategy() ** 2).sum(axis=0).round(6)
-        array([1., 1., 1.])
         """
         if self.is_independent:
             return np.eye(self.horizon)
@@ -123,13 +111,7 @@ class PrefixNoise:
     ) -> Integer[Array, "..."]:
         """Returns the noise on increment ``leaf`` at stddev 1, int64 multiples of 2^-52.
 
-        Args:
-          key: of the segment; used for nothing else, and the same for all its increments.
-          leaf: from 0 to K - 1, shape ().
-          shape: of one increment.
-
-        Raises:
-          ValueError: past the horizon. A leaf that is traced cannot raise: see ``perturb``.
+        Past the horizon it raises; a leaf that is traced cannot: see ``perturb``.
         """
         check_threefry(key)
         if not isinstance(leaf, Tracer) and not 0 <= int(leaf) < self.horizon:
@@ -154,12 +136,8 @@ class PrefixNoise:
     ) -> Float[Array, "*shape"]:
         """Returns the increment ``value`` with its noise of scale ``stddev``; see ``perturb``.
 
-        Args:
-          key: of the segment.
-          value: floating array, or an ``Expansion`` sum.
-          stddev: of the independent draws Z, shape ().
-          leaf: which increment. Past the horizon the answer is NaN, never with a draw that was used
-            before.
+        The key is the segment's, and ``stddev`` that of the independent draws Z. Past the horizon
+        the answer is NaN, never with a draw that was used before.
         """
         inside = (jnp.asarray(leaf) >= 0) & (jnp.asarray(leaf) < self.horizon)
         scale = lattice.scale_of(jnp.where(inside, lattice.in_float32(stddev), jnp.nan))

@@ -1,6 +1,5 @@
 """Networks of the papers as flax modules, without layers that mix examples."""
 
-from dpjax.models.cnn import CNN
-from dpjax.models.resnet import ResNet20
+from dpjax.models.networks import CNN, ResNet20
 
 __all__ = ["CNN", "ResNet20"]

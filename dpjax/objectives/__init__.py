@@ -1,7 +1,6 @@
 """Losses of one example with their constants, and the regularizers added after the noise."""
 
-from dpjax.objectives.classifier import cross_entropy
-from dpjax.objectives.domains import Box, L1Ball, L2Ball, Simplex
+from dpjax.objectives.classifier import cross_entropy, softmax
 from dpjax.objectives.linear import LinearLoss, free_hessian_ratio, margin_derivatives
 from dpjax.objectives.margin import (
     has_proven_constants,
@@ -23,9 +22,22 @@ from dpjax.objectives.objective import (
     Objective,
     Unlabelled,
 )
-from dpjax.objectives.proximal import prox_elastic_net, prox_l1, prox_l2, prox_zero
 from dpjax.objectives.regression import huber, least_squares, tukey, welsch_residual
-from dpjax.objectives.regularizers import L1, L2, ElasticNet, Nonconvex, Quartic
+from dpjax.objectives.regularizers import (
+    L1,
+    L2,
+    Box,
+    ElasticNet,
+    L1Ball,
+    L2Ball,
+    Nonconvex,
+    Quartic,
+    Simplex,
+    prox_elastic_net,
+    prox_l1,
+    prox_l2,
+    prox_zero,
+)
 from dpjax.objectives.saddles import (
     LowRankLoss,
     PhaseLoss,
@@ -37,7 +49,6 @@ from dpjax.objectives.saddles import (
     two_layer,
     welsch_regularization,
 )
-from dpjax.objectives.softmax_regression import softmax
 
 SADDLES = {
     "welsch": welsch,

@@ -64,7 +64,29 @@ class Signs:
 
 
 @dataclasses.dataclass(frozen=True)
-class Classes(Signs):
+class Numbers(Signs):
+    """Labels from -1 to 1.
+
+    >>> Numbers().accepts(jnp.array([0.3, 1.0, 1.1, jnp.nan])).tolist()
+    [True, True, False, False]
+    """
+
+    words = "numbers from -1 to 1"
+    classes = twin = None
+
+    def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
+        # Within 1: at w = 0 the residual is the label, so that a slope there is within 1 too.
+        return jnp.abs(y) <= 1
+
+    def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
+        return jnp.ones_like(y)
+
+    def beside(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
+        return y
+
+
+@dataclasses.dataclass(frozen=True)
+class Classes(Numbers):
     """Labels 0, 1, ..., ``count`` - 1; of two, -1 stands for 0.
 
     >>> Classes(3).accepts(jnp.array([2.0, 3.0, 0.5, -1.0])).tolist()
@@ -89,36 +111,8 @@ class Classes(Signs):
         # NaN fails every comparison, and a fraction is no class.
         return (y >= 0) & (y < self.count) & (y == jnp.floor(y))
 
-    def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        return jnp.ones_like(y)
-
-    def beside(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        return y
-
     def correct(self, scores: Array, label: Array | None) -> Bool[Array, "*rows"]:
         return jnp.argmax(scores, axis=-1) == label
-
-
-@dataclasses.dataclass(frozen=True)
-class Numbers(Signs):
-    """Labels from -1 to 1.
-
-    >>> Numbers().accepts(jnp.array([0.3, 1.0, 1.1, jnp.nan])).tolist()
-    [True, True, False, False]
-    """
-
-    words = "numbers from -1 to 1"
-    classes = twin = None
-
-    def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
-        # Within 1: at w = 0 the residual is the label, so that a slope there is within 1 too.
-        return jnp.abs(y) <= 1
-
-    def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        return jnp.ones_like(y)
-
-    def beside(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        return y
 
 
 class Region(NamedTuple):
@@ -175,20 +169,14 @@ class LinearLoss:
         return slope(score, label), curve(score, label)
 
     def slope_within(self, length: Array) -> Array | None:
-        """Returns a bound on |psi'| for |x| <= 1 and weights of l2 norm ``length``.
-
-        None, as here, if there is none beside that for all weights.
-        """
+        """Returns a bound on |psi'| for |x| <= 1 and weights of norm ``length``; None for none."""
         return None
 
     def joint_weights(self, lipschitz: float) -> tuple[float, float] | None:
         """Returns w_g and w_h, over ``lipschitz``, at which a joint bound of 1 never clips.
 
-        With them |g|^2 / w_g^2 + |H|_F^2 / w_h^2 <= 1 for every record with |x| <= 1. None if none
-        are known.
-
-        Args:
-          lipschitz: a bound on the norm of psi'.
+        With them |g|^2 / w_g^2 + |H|_F^2 / w_h^2 <= 1 for every record with |x| <= 1, where
+        ``lipschitz`` is a bound on the norm of psi'. None if none are known.
         """
         return None
 

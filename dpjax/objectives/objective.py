@@ -11,8 +11,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax._typing import Array, Loss, Params
 from dpjax.datasets.rows import Rows
 from dpjax.objectives.linear import LinearLoss, Margin, Signs
-from dpjax.objectives.proximal import prox_zero
-from dpjax.objectives.regularizers import L2, PENALTIES
+from dpjax.objectives.regularizers import L2, PENALTIES, prox_zero
 from dpjax.objectives.units import REDUCTIONS, UnitLoss
 
 Regularizer = Callable[[Params], Array]

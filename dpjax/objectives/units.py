@@ -65,11 +65,7 @@ class UnitLoss:
 
 
 def is_grouped(examples: Any) -> bool:
-    """Returns whether examples are units, ``(records, present)`` with present (n, K) bool.
-
-    >>> is_grouped((jnp.zeros((2, 3)), jnp.ones(2)))
-    False
-    """
+    """Returns whether examples are units, ``(records, present)`` with present (n, K) bool."""
     if not (isinstance(examples, tuple) and len(examples) == 2):
         return False
     # One bool array with two axes: labels (n, K) that are numbers make no units.

@@ -9,15 +9,14 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass
-from dpjax._wide import Expansion
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import count_rows
-from dpjax.derivatives.batching import vmap_mixes_examples
 from dpjax.derivatives.linear import prepared, sums, units
 from dpjax.derivatives.linear.scaled_rows import PreparedLinear, prepare
+from dpjax.derivatives.primitives import vmap_mixes_examples
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.objectives.units import UnitLoss
-from dpjax.oracles.query import Query, Records
+from dpjax.oracles.query import Mask, Query, Records, Sums
 from dpjax.oracles.setting import ClippedSums
 from dpjax.placement.stream import shaped
 from dpjax.sampling import FullBatch
@@ -41,9 +40,7 @@ class _Fraction(Query):
     def sensitivity(self) -> float:
         return 1.0 / self.data_size  # also where a record is replaced: none counts less than 0
 
-    def exact(
-        self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Expansion, ...]:
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the number of records that have the property, (). NOT PRIVATE."""
         if isinstance(records, units.PreparedUnits):  # of which a count alone is asked
             return (units.count_units(records),)

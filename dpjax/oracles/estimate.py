@@ -18,11 +18,10 @@ from dpjax.derivatives.integers import Summand, Total
 from dpjax.derivatives.rounding import FINISHING
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.mechanisms.noise import Noise, Prefix
-from dpjax.oracles.difference import LEAST
-from dpjax.oracles.query import Query, Records
+from dpjax.oracles.gradient import LEAST
+from dpjax.oracles.query import Mask, Query, Records, Sums
 from dpjax.oracles.setting import ClippedSums, Evaluations
 from dpjax.sampling import ShuffledRecords, SinglePass, as_shuffled
-from dpjax.sampling.samplers import expect
 
 ROWS = 256
 """Records of a micro-batch: an answer costs as many of them as its batch holds."""
@@ -64,13 +63,9 @@ class EstimateQuery(Query):
     correlation: PrefixNoise
 
     name = "estimate"
-    sums = ClippedSums(
-        FINISHING, reviewed="EstimateQuery"
-    )  # sums of micro-batches are finished, and then their sum
-
-    @property
-    def sampler(self) -> SinglePass:
-        return expect(SinglePass, self.setting.sampler, "EstimateQuery")
+    reads = SinglePass
+    # Sums of micro-batches are finished, and then their sum.
+    sums = ClippedSums(FINISHING, reviewed="EstimateQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         """What one record adds to b times an increment, as the noise's draws see it."""
@@ -94,9 +89,8 @@ class EstimateQuery(Query):
         return Quantity("independent_estimate" if independent else "correlated_estimate")
 
     def most_answers(self, times: int) -> int:
-        return min(
-            times, self.sampler.max_batch_size
-        )  # an answer reads a place of the order at least
+        # An answer reads a place of the order at least.
+        return min(times, self.sampler.max_batch_size)
 
     def releases(self, count: int) -> tuple[Release, ...]:
         """Returns that of a whole run, however many answers: one Gaussian to each record."""
@@ -112,10 +106,6 @@ class EstimateQuery(Query):
 
     def needed(self, params: Params, anchor: Params) -> Array:
         """Returns b_t, int32: the fewest records whose difference moves no more than a gradient.
-
-        Args:
-          params: where the gradient is wanted.
-          anchor: where it is known.
 
         It is b min(2 C, M |params - anchor|) / C, rounded up, and 1 at least.
         """
@@ -139,9 +129,7 @@ class EstimateQuery(Query):
         # exact sum.
         return self.stddev * jnp.where(refresh, 1.0, jnp.maximum(moved, LEAST))
 
-    def exact(
-        self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Expansion, ...]:
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the sum of one increment, (p,), which its noise divides. NOT PRIVATE.
 
         Args:
@@ -159,11 +147,7 @@ class EstimateQuery(Query):
         rows = as_shuffled(records)
         start = jnp.asarray(start, jnp.int32)
         whole = jnp.asarray(self.batch_size, jnp.int32)
-        gradient = clipped_grad(
-            self.objective.data_term,
-            clip_norm=self.clip_norm,
-            permutation_invariant=self.permutation_invariant,
-        )
+        gradient = self._clipped_by(clipped_grad, clip_norm=self.clip_norm)
         difference = self._difference(self._limit(size))
 
         def fresh(batch: Any, mask: Array) -> Expansion:
@@ -172,7 +156,7 @@ class EstimateQuery(Query):
         def change(batch: Any, mask: Array) -> Expansion:
             return difference.wide(params, anchor, batch, mask)
 
-        minibatch = self.sampler.minibatch(rows, start, size, ROWS)
+        minibatch = self.sampler.minibatch(rows, start, size, ROWS)  # pyright: ignore
         dtype = jax.eval_shape(fresh, *minibatch).dtype
         bound = jnp.where(refresh, self.clip_norm, difference.bound(params, anchor))
         # The grid follows the bound of the one that is asked, which is public.
@@ -239,8 +223,8 @@ class EstimateQuery(Query):
         start, size = span
 
         def one(i: Array, total: Total) -> Total:
-            passed = i * ROWS
-            batch, mask = self.sampler.minibatch(records, start + passed, size - passed, ROWS)
+            first, left = start + i * ROWS, size - i * ROWS
+            batch, mask = self.sampler.minibatch(records, first, left, ROWS)  # pyright: ignore
             return summand.add(total, jnp.stack(compute(batch, mask).terms))
 
         return lax.fori_loop(0, self._passes(size), one, total)

@@ -1,13 +1,12 @@
-"""The Hessian oracle, and the joint one that answers gradient and Hessian as one release."""
+"""Oracles of Hessians: alone, with the gradient as one release, and both in a subspace."""
 
 from typing import Any, NamedTuple
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax._wide import Expansion
 from dpjax.accounting.release import Quantity
-from dpjax.derivatives import clipped_hessian, joint_clipped
+from dpjax.derivatives import clipped_hessian, joint_clipped, subspace_clipped
 from dpjax.mechanisms.noise import Gaussian, Noise, SymmetricGaussian
-from dpjax.oracles.query import Query, Records
+from dpjax.oracles.query import Mask, Query, Records, Sums
 from dpjax.oracles.setting import ClippedSums
 
 
@@ -62,15 +61,9 @@ class HessianQuery(Query):
         # An upper bound: one triangle is drawn.
         return self.setting.dimension * self.setting.dimension
 
-    def exact(
-        self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Expansion, ...]:
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the sum of clipped Hessians of the flattened parameters, (p, p). NOT PRIVATE."""
-        clipped = clipped_hessian(
-            self.objective.data_term,
-            clip_norm=self.clip_norm,
-            permutation_invariant=self.permutation_invariant,
-        )
+        clipped = self._clipped_by(clipped_hessian, clip_norm=self.clip_norm)
         return (clipped.wide(params, records, mask),)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
@@ -142,16 +135,9 @@ class JointQuery(Query):
             ("hessian", float(self.hessian_stddev)),
         )
 
-    def exact(
-        self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Expansion, ...]:
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the sums of jointly clipped gradients (p,) and Hessians (p, p). NOT PRIVATE."""
-        return joint_clipped(
-            self.objective.data_term,
-            gradient_weight=self.gradient_weight,
-            hessian_weight=self.hessian_weight,
-            permutation_invariant=self.permutation_invariant,
-        ).wide(params, records, mask)
+        return self._clipped_by(joint_clipped, **self._weights).wide(params, records, mask)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         # Each part has a noise key of its own, but both are one vector: ``releases`` books one
@@ -167,3 +153,29 @@ class JointQuery(Query):
 
     def noisy_parts(self, answer: SecondOrderAnswer) -> tuple[Array, ...]:
         return tuple(mean * self.divisor for mean in answer)
+
+    @property
+    def _weights(self) -> dict[str, Any]:
+        return {"gradient_weight": self.gradient_weight, "hessian_weight": self.hessian_weight}
+
+
+@pytree_dataclass(kw_only=True)
+class SubspaceQuery(JointQuery):
+    """Asks for (S g / gradient_weight, svec(S H S^T) / hessian_weight) for a sketch S (k, p).
+
+    The fields are those of ``JointQuery``; the sketch comes with each question, as ``sketch=``.
+
+    Privacy: one Gaussian mechanism of multiplier ``noise_multiplier`` for every sketch that is
+      public or made of earlier answers, since one record's projected vector is clipped to norm 1.
+    """
+
+    name = "subspace_gradient_and_hessian"  # pyright: ignore[reportAssignmentType]
+    closed_form = False  # pyright: ignore[reportAssignmentType]
+    sums_units = False
+
+    sums = ClippedSums(reviewed="SubspaceQuery")
+
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
+        """Returns the sums of S g (k,) and S H S^T (k, k), jointly clipped. NOT PRIVATE."""
+        clipped = self._clipped_by(subspace_clipped, **self._weights)
+        return clipped.wide(params, records, public["sketch"], mask)

@@ -8,17 +8,14 @@ from jax import lax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax._wide import Expansion, float64, from_float64, to_float64
+from dpjax._wide import float64, from_float64, to_float64
 from dpjax.derivatives import clipped_hessian, flatten
-from dpjax.oracles.query import Records
+from dpjax.oracles.query import Mask, Records, Sums, ValueQuery
+from dpjax.oracles.score import EIGENVALUE_ERROR
 from dpjax.oracles.setting import ClippedSums
-from dpjax.oracles.value import ValueQuery
 from dpjax.sampling import FullBatch
 
 MODIFICATIONS = ("add", "clip")
-
-# Of an eigendecomposition in float64, per parameter: 2^9 times the unit roundoff.
-_EIGEN_ERROR = 2.0**-44
 
 
 @pytree_dataclass(kw_only=True)
@@ -72,7 +69,7 @@ class NewtonQuery(ValueQuery):
     def sensitivity(self) -> Array | float:
         """How far one record moves f(H) u, rounding of sums and eigenvectors included."""
         # Twice, because the decompositions of both neighbours err.
-        errors = 2 * self.dimension * _EIGEN_ERROR
+        errors = 2 * self.dimension * EIGENVALUE_ERROR
         # An error in H moves f(H) by its slope, 1 / floor^2; an error in the eigenvectors turns
         # f(H) u, whose length is at most 1 / floor.
         return (self._mean_sensitivity(1.0) + errors) * self.bound() + errors / self.floor
@@ -81,20 +78,15 @@ class NewtonQuery(ValueQuery):
     def components(self) -> tuple[tuple[str, float], ...]:
         return (("direction", float(self.stddev)),)
 
-    def exact(
-        self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Expansion, ...]:
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns f(H) u at ``params``, shape (p,). NOT PRIVATE.
 
         ``public`` has ``along``, (p,), released before; only its direction counts, and 0 gives
         noise alone.
         """
         self._check_dimension(params)
-        total = clipped_hessian(
-            self.objective.data_term,
-            clip_norm=self.clip_norm,
-            permutation_invariant=self.permutation_invariant,
-        ).wide(params, records, mask)
+        clipped = self._clipped_by(clipped_hessian, clip_norm=self.clip_norm)
+        total = clipped.wide(params, records, mask)
         p, dtype = flatten(params)[0].size, total.leading.dtype
         regularizer = self.objective.regularize_hessian(jnp.zeros((p, p), dtype), params)
         with jax.enable_x64(True):

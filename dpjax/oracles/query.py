@@ -1,6 +1,7 @@
 """``Query``: one question to the data: a batch is drawn, a bounded value computed, noise added."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -11,14 +12,8 @@ from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax._wide import Expansion
 from dpjax.accounting import Event, Release
 from dpjax.accounting.release import Quantity
-from dpjax.derivatives import (
-    flatten,
-    keeps_positions,
-    most_rows,
-    shift_rounding_error,
-    sum_rounding_error,
-)
-from dpjax.derivatives.rounding import BLOCK
+from dpjax.derivatives import flatten, keeps_positions, most_rows, sum_rounding_error
+from dpjax.derivatives.rounding import BLOCK, shift_rounding_error
 from dpjax.mechanisms.keys import derive, purpose_word
 from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.objectives import Objective
@@ -28,6 +23,8 @@ from dpjax.placement.shard import Spread, over_shares
 from dpjax.sampling.samplers import Sampler, expect
 
 Records = PyTree
+Mask = Array | None
+Sums = tuple[Expansion, ...]
 _BATCH = "sample"  # the purpose of the key that draws the batch
 
 
@@ -114,10 +111,7 @@ class Query:
         ``replace_one`` are no part of it: the sampler or its accounting applies them. The noise is
         proportional to it.
 
-        Args:
-          params: the point at which it is asked; None for the largest bound over all points, which
-            the guarantee prints.
-          **public: as ``exact``.
+        It is that at ``params``; of None the largest over all points, which the guarantee prints.
         """
         raise NotImplementedError
 
@@ -131,9 +125,7 @@ class Query:
         """The label from which the noise key is derived; one for each independent noise."""
         return self.name
 
-    def exact(
-        self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Expansion, ...]:
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the value without noise, one array for each of ``noises``. NOT PRIVATE.
 
         Besides ``secret_arguments`` it is the only method that may read records.
@@ -165,21 +157,11 @@ class Query:
         return (ravel_pytree(answer)[0] * self.divisor,)
 
     def likelihood_terms(
-        self,
-        answer: PyTree,
-        records: Records,
-        params: Params,
-        mask: Array | None = None,
-        **public: Any,
+        self, answer: PyTree, records: Records, params: Params, mask: Mask = None, **public: Any
     ) -> tuple[tuple[Noise, Array, Array, Any], ...]:
         """Returns for each part its noise's law, the noisy part, the exact part, and the scale.
 
-        Args:
-          answer: the one that was released at ``params``.
-          records: those of which the exact part is computed, as ``exact`` takes them.
-          params: the point of evaluation.
-          mask: as ``exact``.
-          **public: as ``exact``.
+        ``answer`` was released at ``params``; the exact part is that of ``records``, see ``exact``.
 
         Privacy: NOT PRIVATE; for audits on made-up records.
         """
@@ -198,8 +180,7 @@ class Query:
     def initial_score(self, params: Params) -> tuple[PyTree, ...]:
         """Returns, for each part, the state of an audit's score before any answer.
 
-        Args:
-          params: those of the algorithm; each part is taken to hold as many numbers as they do.
+        Each part is taken to hold as many numbers as ``params``, those of the algorithm.
         """
         size = flatten(params)[0].size
         return tuple(noise.initial_score(size) for _, noise in self.noises())
@@ -215,21 +196,15 @@ class Query:
     def step_key(self, key: Array, step: Array | int, **public: Any) -> Array:
         """Returns the key of one answer: by default from name and step, so that none is reused.
 
-        A query whose noise is correlated over steps returns one key for all that share it.
-
-        Args:
-          key: that of the training, shape ().
-          step: number of the step.
-          **public: as ``exact``.
+        A query whose noise is correlated over steps returns one key for all that share it; ``key``
+        is that of the training.
         """
         return derive(key, self.name, step)
 
     def check_examples(self, examples: PyTree, params: Params) -> None:
         """Raises, before anything is spent, for examples that this query cannot read.
 
-        Args:
-          examples: as given to ``solve``, and checked by ``records.check_examples``.
-          params: the starting point.
+        They are as given to ``solve``, and ``params`` the starting point.
 
         Privacy: may read shapes and dtypes, no value.
         """
@@ -240,13 +215,7 @@ class Query:
         """Returns further arguments of ``exact``, which are not released; {} by default.
 
         Such as a random term of an objective, or an exact sum over all records that is added to
-        that of each batch.
-
-        Args:
-          key: of this answer alone.
-          records: all of them, not those of the batch; see ``bind``.
-          params: the point of evaluation.
-          **public: as ``exact``.
+        that of each batch. ``key`` is of this answer alone, and ``records`` are all, see ``bind``.
 
         Privacy: SECRET; they live within one answer. What they read of a record moves the answer
           even where that record is not drawn: ``bound`` and ``releases`` must count it.
@@ -254,13 +223,9 @@ class Query:
         return {}
 
     def answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
-        """Returns the noisy answer at ``params``.
+        """Returns the noisy answer at ``params``, public or released before.
 
-        Args:
-          key: of this answer alone.
-          records: see ``bind``.
-          params: floating pytree, public or released before.
-          **public: see ``exact``.
+        ``key`` is of this answer alone; ``records`` are as ``bind`` makes them.
 
         Privacy: what is released is what ``event`` says.
         """
@@ -300,9 +265,7 @@ class Query:
         )
         return self.postprocess(noisy, params)
 
-    def _exact_parts(
-        self, key: Array, records: Records, params: Params, **public: Any
-    ) -> tuple[Expansion, ...]:
+    def _exact_parts(self, key: Array, records: Records, params: Params, **public: Any) -> Sums:
         """Returns ``exact`` of the batch that ``key`` draws. NOT PRIVATE."""
         batch, mask = self._drawn(key, records)
         if isinstance(batch, Spread) and self._sums is None:
@@ -462,6 +425,36 @@ class Query:
         # The printed std of the mean times the divisor; dividing by it is post-processing.
         return self.noise_multiplier * (self._mean_sensitivity(bound) * self.divisor)
 
-    def _drawn(self, key: Array, records: Records) -> tuple[Records, Array | None]:
+    def _clipped_by(self, clip: Callable[..., Any], **numbers: Any) -> Any:
+        """The clipped sum of the data term, whose rows are added as the relation asks."""
+        order = self.permutation_invariant
+        return clip(self.objective.data_term, permutation_invariant=order, **numbers)
+
+    def _drawn(self, key: Array, records: Records) -> tuple[Records, Mask]:
         # A key of its own: noise from the same key would depend on the records that were drawn.
         return self.sampler.draw(derive(key, _BATCH, 0), records)
+
+
+class ValueQuery(Query):
+    """A question whose ``exact`` is on the scale of a mean: nothing is divided after the noise."""
+
+    def _check_dimension(self, params: Params) -> None:
+        # The rounding of eigenvalues, or the length of a tilt, is charged for so many parameters.
+        size, declared = flatten(params)[0].size, self.dimension  # pyright: ignore
+        if size > declared:
+            raise ValueError(
+                f"{type(self).__name__} declares dimension={declared}, by which rounding and noise "
+                f"are charged, and there are {size} parameters: make it with dimension={size}."
+            )
+
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        return (self.stddev,)
+
+    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
+        return noisy[0]
+
+    def noisy_parts(self, answer: PyTree) -> tuple[Array, ...]:
+        return (answer,)
+
+    def evidence(self, answer: PyTree, params: Params, **public: Any) -> list[tuple[Any, Any]]:
+        return []

@@ -21,10 +21,8 @@ from dpjax.placement.stream import Streamed
 def bind(query: Query, examples: PyTree) -> Records:
     """Returns ``examples`` in the form ``query`` reads, made once per training.
 
-    Args:
-      query: any query.
-      examples: tuple ``(x, y)`` where the objective is one of linear scores, else any pytree whose
-        leaves share their leading axis. Rows that are drawn stay as they are, to be gathered.
+    Examples are the tuple ``(x, y)`` where the objective is one of linear scores, else any pytree
+    whose leaves share their leading axis. Rows that are drawn stay as they are, to be gathered.
 
     Privacy: raw data; stays inside the program of a training and is never returned by one.
     """
@@ -101,14 +99,7 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
 
 
 def check_query(query: Query) -> None:
-    """Raises for a query from outside whose bound is no bound, or that reads records by itself.
-
-    Args:
-      query: of any class.
-
-    Raises:
-      ValueError: naming the class.
-    """
+    """Raises for a query whose bound is no bound, or that reads records by itself."""
     name = type(query).__name__
     for final in ("answer", "event"):
         if getattr(type(query), final) is not getattr(Query, final):

@@ -1,5 +1,7 @@
-"""The score oracle: how close each of several released iterates is to a second-order point."""
+"""How close released iterates are to a second-order point: their scores, or the best one alone."""
 
+import dataclasses
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -7,15 +9,49 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax._wide import Expansion, float64, from_float64, to_float64, zeros
+from dpjax._wide import Expansion, float64, from_float64, to_float64, wide_dtype, zeros
+from dpjax.accounting import Release, gumbel_scale
 from dpjax.accounting.release import Quantity
-from dpjax.derivatives import clipped_grad, flatten
-from dpjax.oracles.curvature import EIGENVALUE_ERROR, smallest_curvature
-from dpjax.oracles.query import Records
+from dpjax.derivatives import clipped_grad, clipped_hessian, flatten
+from dpjax.mechanisms import selection_error
+from dpjax.mechanisms.noise import Gumbel
+from dpjax.oracles.query import Mask, Query, Records, Sums, ValueQuery
 from dpjax.oracles.setting import ClippedSums, Evaluations
-from dpjax.oracles.value import ValueQuery
-from dpjax.sampling import SinglePass, as_shuffled
-from dpjax.sampling.samplers import expect
+from dpjax.sampling import FullBatch, SinglePass, as_shuffled
+
+EIGENVALUE_ERROR = 2.0**-44
+"""Of an eigenvalue in float64, per parameter and clip norm: 2^9 times the unit roundoff."""
+
+
+def smallest_curvature(
+    query: Query,
+    params: Params,
+    records: Records,
+    clip_norm: Array | float,
+    divisor: float,
+    dtype: jnp.dtype,
+    mask: Mask = None,
+) -> Array:
+    """Returns lambda_min of (sum of clipped Hessians) / divisor + the regularizer's, float64 ().
+
+    ``clip_norm`` is C_H, on the Frobenius norm of one record's Hessian; the regularizer's Hessian
+    is formed in ``dtype``. Records are as ``bind`` makes them.
+
+    Privacy: NOT a mechanism: the eigenvalue is exact. By Weyl's inequality one record moves it by
+      C_H / divisor at most, whatever p.
+    """
+    total = query._clipped_by(clipped_hessian, clip_norm=clip_norm).wide(params, records, mask)
+    size = flatten(params)[0].size
+    # Added after clipping: the regularizer is exact and reads no record, so it has no sensitivity.
+    regularizer = query.objective.regularize_hessian(jnp.zeros((size, size), dtype), params)
+    with jax.enable_x64(True):
+        mean = lax.div(to_float64(total), lax.full_like(to_float64(total), divisor))
+        return _smallest_eigenvalue(mean + float64(regularizer))
+
+
+def _smallest_eigenvalue(matrix: Array) -> Array:
+    # In float32 it would err by as much as one record of a million moves it.
+    return lax.linalg.eigh(matrix, sort_eigenvalues=True)[1][0]
 
 
 class Scores(NamedTuple):
@@ -54,6 +90,7 @@ class ScoreQuery(ValueQuery):
     candidates: int = static()
 
     name = "scores"
+    reads = SinglePass
     sums = ClippedSums(reviewed="ScoreQuery")
 
     @property
@@ -61,10 +98,6 @@ class ScoreQuery(ValueQuery):
         clip_norms = "clip_norm", "hessian_clip_norm"
         numbers = tuple((name, float(getattr(self, name))) for name in clip_norms)
         return Quantity("scores", (("candidates", self.candidates), *numbers))
-
-    @property
-    def sampler(self) -> SinglePass:
-        return expect(SinglePass, self.setting.sampler, "ScoreQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> float:
         """How far one record moves m times the vector, in clip norms."""
@@ -90,30 +123,24 @@ class ScoreQuery(ValueQuery):
         rows = count * self.candidates * self.sampler.max_batch_size
         return Evaluations(rows, rows)
 
-    def exact(
-        self, records: Records, params: Params, mask: Array | None = None, **public: Any
-    ) -> tuple[Expansion, ...]:
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the numbers in units of the clip norms, (2, K). NOT PRIVATE.
 
-        Args:
-          records: see ``bind``.
-          params: the candidates, stacked along a leading axis of length K; all released before.
-          mask: None.
-          **public: ``filled``, how many there are, the first ones. The others get noise around 0.
+        ``params`` are the candidates, stacked along a leading axis of length K, all released
+        before. ``public`` has ``filled``, how many there are, the first ones; the others get noise
+        around 0.
         """
-        kept = as_shuffled(records)
-        rows = self.sampler
+        rows: Any = self.sampler
+        first, size = jnp.int32(rows.first), jnp.int32(rows.max_batch_size)
         # One read for all candidates: they are scored on the same held-out records.
-        batch, mask = rows.minibatch(
-            kept, jnp.int32(rows.first), jnp.int32(rows.max_batch_size), rows.max_batch_size
-        )
+        batch, present = rows.minibatch(as_shuffled(records), first, size, rows.max_batch_size)
         first = jax.tree.map(lambda leaf: leaf[0], params)
         self._check_dimension(first)
         dtype = flatten(first)[0].dtype
 
         def one(place: Array, scores: Expansion) -> Expansion:
             candidate = jax.tree.map(lambda leaf: leaf[place], params)
-            found = self._one(batch, mask, candidate, dtype)
+            found = self._one(batch, present, candidate, dtype)
             pairs = zip(scores.terms, found.terms, strict=True)
             return Expansion(tuple(terms.at[:, place].set(term) for terms, term in pairs))
 
@@ -131,34 +158,141 @@ class ScoreQuery(ValueQuery):
         return jnp.stack([jnp.asarray(self.clip_norm), jnp.asarray(self.hessian_clip_norm)])
 
     def _one(self, batch: Records, mask: Array, params: Params, dtype: jnp.dtype) -> Expansion:
-        clipped = clipped_grad(
-            self.objective.data_term,
-            clip_norm=self.clip_norm,
-            permutation_invariant=self.permutation_invariant,
-        )
+        clipped = self._clipped_by(clipped_grad, clip_norm=self.clip_norm)
         total = clipped.wide(params, batch, mask)
         # From zeros, to get the regularizer's exact gradient alone; the noisy data term is added
         # below.
         own = self.objective.regularize_gradient(
             jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype), params), params
         )
-        smallest = smallest_curvature(
-            self.objective,
-            params,
-            batch,
-            clip_norm=self.hessian_clip_norm,
-            divisor=self.sampler.expected,
-            permutation_invariant=self.permutation_invariant,
-            dtype=dtype,
-            mask=mask,
-        )
+        bound, count = self.hessian_clip_norm, self.sampler.expected
+        smallest = smallest_curvature(self, params, batch, bound, count, dtype, mask)
         with jax.enable_x64(True):
-            mean = lax.div(
-                to_float64(total), lax.full_like(to_float64(total), self.sampler.expected)
-            )
+            mean = lax.div(to_float64(total), lax.full_like(to_float64(total), count))
             gradient = mean + float64(flatten(own)[0])
             norm = jnp.sqrt(jnp.sum(gradient * gradient)) / float64(self.clip_norm)
             curvature = smallest / float64(self.hessian_clip_norm)
             # In these units one record moves every number by 1 / m: one scale of noise serves all.
             both = lax.concatenate([lax.reshape(norm, (1,)), lax.reshape(curvature, (1,))], 0)
             return from_float64(both, dtype)
+
+
+@pytree_dataclass(kw_only=True)
+class SelectionQuery(ValueQuery):
+    """Asks which candidate w_k has the largest score.
+
+    It is -max(|g_k| / alpha, -lambda_min(H(w_k)) / sqrt(rho alpha)), from -1 at an alpha-SOSP:
+    |gradient| <= alpha, lambda_min >= -sqrt(rho alpha).
+    The gradient norms were released before; only H, the mean of clipped Hessians plus the exact
+    regularizer's, reads records.
+
+    Args:
+      noise_multiplier: standard deviation of the noise on a score over its sensitivity.
+      clip_norm: C_H, the bound on the Frobenius norm, and so on the spectral one, of one record's
+        Hessian.
+      gradient_tolerance: alpha.
+      curvature_tolerance: sqrt(rho alpha).
+      dimension: number of parameters p.
+      candidates: K, the most there are to choose from.
+      setting: as in ``Query``, of all records.
+
+    Privacy: the exponential mechanism. By Weyl's inequality one record moves an eigenvalue by C_H /
+      n (``replace_one``: 2 C_H / n) at most, whatever p, where a noisy Hessian's eigenvalue has
+      noise that grows with sqrt(p). Of n p^2 numbers only a place leaves.
+
+    Reference: Wang, Chen and Xu, "Differentially private empirical risk minimization with
+      non-convex loss functions" (ICML 2019), for the criterion.
+    """
+
+    clip_norm: Array | float
+    gradient_tolerance: Array | float
+    curvature_tolerance: Array | float
+    dimension: int = static()
+    candidates: int = static()
+
+    name = "selection"
+    quantity = Quantity("selection")
+    # Rows of a margin loss are scaled, as for the gradients beside it.
+    closed_form = True  # pyright: ignore[reportAssignmentType]
+    noise = Gumbel()
+    reads = FullBatch
+
+    sums = ClippedSums(reviewed="SelectionQuery")
+
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
+        """What one record adds to n times a score."""
+        return self.clip_norm / self.curvature_tolerance
+
+    @property
+    def sensitivity(self) -> Array | float:
+        """How far one record moves a score, rounding of sums and eigenvalues included."""
+        # Twice, because the eigenvalues of both neighbours err.
+        errors = 2 * self.dimension * EIGENVALUE_ERROR
+        return (self._mean_sensitivity(1.0) + errors) * self.clip_norm / self.curvature_tolerance
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        return (("score", float(self.noise_multiplier) * float(self.sensitivity)),)
+
+    def releases(self, count: int) -> tuple[Release, ...]:
+        failed = selection_error(self.candidates)
+        # The table's error in Gumbel noise is charged as a failure probability, not by the number
+        # of draws.
+        return (self._release(count, failure_probability=failed, noise_draws=0),)
+
+    def evaluations(self, count: int) -> Evaluations:
+        # A selection computes Hessians, and only gradients are counted.
+        return Evaluations(0, 0)
+
+    def is_asked(self, **public: Any) -> Array:
+        """Returns whether there is a candidate; the place is 0 where there is none."""
+        return jnp.asarray(public["filled"]) > 0
+
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        return (self.gumbel_scale,)
+
+    @property
+    def gumbel_scale(self) -> Array:
+        """Scale of the noise on a score, float64."""
+        with jax.enable_x64(True):
+            # In float64, as the scores that the noise is added to.
+            wide = dataclasses.replace(
+                self,
+                clip_norm=float64(self.clip_norm),
+                curvature_tolerance=float64(self.curvature_tolerance),
+            )
+            return float64(wide.sensitivity) * gumbel_scale(float64(self.noise_multiplier))
+
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
+        """Returns the scores (K,), -inf beyond ``filled``. NOT PRIVATE.
+
+        ``params`` are the candidates, as in ``ScoreQuery.exact``. ``public`` has
+        ``gradient_norms``, (K,), released before, and ``filled``, how many candidates there are,
+        the first ones. With 0 of them no record is read and the place is 0.
+        """
+        self._check_dimension(jax.tree.map(lambda leaf: leaf[0], params))
+        gradient_norms, filled = public["gradient_norms"], public["filled"]
+        dtype = wide_dtype(gradient_norms.dtype)
+        scores = zeros((self.candidates,), dtype)
+        # A slot without a candidate is never chosen.
+        scores = Expansion((jnp.full_like(scores.leading, -math.inf), *scores.terms[1:]))
+
+        def one(place: Array, scores: Expansion) -> Expansion:
+            candidate = jax.tree.map(lambda leaf: leaf[place], params)
+            score = self._score(records, candidate, gradient_norms[place], dtype)
+            pairs = zip(scores.terms, score.terms, strict=True)
+            return Expansion(tuple(terms.at[place].set(term) for terms, term in pairs))
+
+        # As many passes as there are candidates, also where runs are batched: a branch not taken
+        # would be computed there.
+        return (lax.fori_loop(0, filled, one, scores),)
+
+    def _score(
+        self, records: Records, candidate: Params, gradient_norm: Array, dtype: jnp.dtype
+    ) -> Expansion:
+        count = float(self.data_size)
+        smallest = smallest_curvature(self, candidate, records, self.clip_norm, count, dtype)
+        with jax.enable_x64(True):
+            curvature = -smallest / float64(self.curvature_tolerance)
+            gradient = float64(gradient_norm) / float64(self.gradient_tolerance)
+            return from_float64(-jnp.maximum(gradient, curvature), dtype)

@@ -44,11 +44,7 @@ class Setting:
         return dataclasses.replace(self, sampler=sampler)
 
     def check_sampler(self, sampler: Sampler) -> None:
-        """Raises if a sampler draws from another number of records than is declared.
-
-        Raises:
-          ValueError: naming both sizes.
-        """
+        """Raises if a sampler draws from another number of records than is declared."""
         if sampler.data_size != self.data_size:
             raise ValueError(
                 f"the sampler draws from data_size={sampler.data_size}, the query declares "

@@ -93,11 +93,7 @@ class Team:
         return [seal.open(place, rank, row) for rank, row in enumerate(rows)]
 
     def agree(self, fields: dict[str, str]) -> None:
-        """Raises unless every process passes the same.
-
-        Args:
-          fields: the same names everywhere.
-        """
+        """Raises unless every process passes the same, under the same names."""
         # Digests have one length, and hold nothing of what they are of.
         digests = self.gather(b"".join(_sha256(value.encode()) for value in fields.values()))
         differing = [

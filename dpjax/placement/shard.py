@@ -45,10 +45,8 @@ class Spread:
     def over(self, function: Callable[..., PyTree], *public: PyTree) -> PyTree:
         """Returns ``function(rows, keep, *public)``, which each device computes on its share.
 
-        Args:
-          function: its clipped sums are those over all shares, and what it returns must be the same
-            on all devices. ``keep`` is bool, the rows that hold a record, or None for all.
-          *public: what does not depend on the share.
+        Its clipped sums are those over all shares, and what it returns must be the same on all
+        devices. ``keep`` is bool, the rows that hold a record, or None for all.
         """
 
         def local(cut: tuple[PyTree, Array | None], public: tuple) -> PyTree:
@@ -123,9 +121,6 @@ def take(records: PyTree, indices: Array) -> PyTree:
 
     Of spread records each device gives those of its share and 0 for the others: the sum of their
     bit patterns is the record.
-
-    >>> take(jnp.arange(3.0), jnp.array([2, 0])).tolist()
-    [2.0, 0.0]
     """
     if isinstance(records, Streamed):
         return records.at(indices)

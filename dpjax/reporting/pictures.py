@@ -24,9 +24,7 @@ _NEEDLESS = re.compile(
 _MARK = re.compile(r'<use [^>]*?x="(.*?)" y="(.*?)" style="(.*?)"/>')
 
 
-def effects(
-    values: Sequence[tuple[float, Sequence[float] | None]],
-) -> tuple[list[Markup], Markup]:
+def effects(values: Sequence[tuple[float, Sequence[float] | None]]) -> tuple[list[Markup], Markup]:
     """Returns a dot and its interval for each value, on one scale, and the numbers of the scale.
 
     Privacy: as what is drawn.

@@ -1,14 +1,8 @@
 """What a training returns: solution, guarantee, coefficients, saved models and predictions."""
 
 from dpjax.results.coefficients import Coefficients
-from dpjax.results.persistence import SavedSolution, load, save
-from dpjax.results.prediction import (
-    PredictedRows,
-    PredictedTable,
-    predict_table,
-    training_rows,
-)
-from dpjax.results.solution import Description, Solution
+from dpjax.results.prediction import PredictedRows, PredictedTable, predict_table, training_rows
+from dpjax.results.solution import Description, SavedSolution, Solution, load, save
 
 __all__ = [
     "Coefficients",

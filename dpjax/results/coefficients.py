@@ -148,18 +148,8 @@ def coefficients(
     lower = upper = None
     if bars is not None and refusal is None:
         lower, upper = (end.reshape(shape) for end in bars.intervals(confidence))
-    return Coefficients(
-        names=scale.names,
-        per=scale.per,
-        spans=scale.spans,
-        classes=classes or None,
-        values=values.reshape(shape),
-        lower=lower,
-        upper=upper,
-        confidence=confidence,
-        refusal=refusal,
-        caption=scale.caption,
-    )
+    named, ends = (scale.names, scale.per, scale.spans, classes or None), (lower, upper)
+    return Coefficients(*named, values.reshape(shape), *ends, confidence, refusal, scale.caption)
 
 
 def _of_features(preprocessing: Preprocessing | None, width: int, numeric: bool) -> _Scale:

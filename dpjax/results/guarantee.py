@@ -28,9 +28,6 @@ class Guarantee(str):
     """A guarantee in words: a ``str`` that prints with its line breaks, and as a box in a notebook.
 
     Privacy: holds public numbers only.
-
-    >>> Guarantee("printed as it is")
-    printed as it is
     """
 
     __slots__ = ()
@@ -216,14 +213,6 @@ def _of_kind(words: dict[str, str], kind: str) -> str:
     return words[kind]
 
 
-def _digits(value: float, digits: int = 4) -> str:
-    return f"{value:.{digits}g}"
-
-
-def _thousands(value: float, digits: int | None = None) -> str:
-    return f"{value:,}" if digits is None else f"{value:,.{digits}g}"
-
-
 def open_template(
     path: pathlib.Path, *, finalize: Callable[[Any], Any], autoescape: bool, **filters: Callable
 ) -> jinja2.Template:
@@ -248,8 +237,8 @@ _TEMPLATE = open_template(
     pathlib.Path(__file__).with_name("guarantee.txt"),
     finalize=_one_line,
     autoescape=False,  # text, in which nothing can be markup
-    digits=_digits,
-    thousands=_thousands,
+    digits=lambda value, digits=4: f"{value:.{digits}g}",
+    thousands=lambda value, digits=None: f"{value:,}" if digits is None else f"{value:,.{digits}g}",
     label=lambda name: name.replace("_", " "),
     each=_each,
     of_kind=_of_kind,

@@ -11,9 +11,8 @@ from scipy.special import softmax
 from dpjax._typing import Params, PyTree
 from dpjax.algorithms import ErrorBars
 from dpjax.datasets import Dataset, Preprocessing, load
-from dpjax.datasets.csv_files import few
 from dpjax.datasets.labels import decode_labels
-from dpjax.datasets.source import ROWS_AT_ONCE
+from dpjax.datasets.source import ROWS_AT_ONCE, few
 from dpjax.datasets.sources import has_columns, is_table_path, open_features
 from dpjax.objectives import (
     LinearClassifier,
@@ -23,7 +22,7 @@ from dpjax.objectives import (
     TwoLayer,
     logistic,
 )
-from dpjax.objectives.softmax_regression import Softmax
+from dpjax.objectives.classifier import Softmax
 from dpjax.results.coefficients import Coefficients, coefficients
 
 NO_COLUMNS = (
@@ -262,12 +261,10 @@ class Predictions:
     def predict_proba(self, x: Any) -> np.ndarray:
         """Returns the probabilities (n, K) of a logistic or softmax loss, by the declared classes.
 
-        Args:
-          x: what ``decision_function`` takes.
+        Takes and raises what ``decision_function`` does.
 
         Raises:
-          FileNotFoundError: if there is no such file.
-          ValueError: for what ``decision_function`` refuses, or a loss of another kind than these.
+          ValueError: for a loss of another kind than these.
         """
         if not self._score().logistic:
             raise ValueError("probabilities need a logistic or softmax loss; predict gives labels.")

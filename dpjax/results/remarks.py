@@ -1,14 +1,22 @@
-"""Remarks on trainings that may be worthless, by declared numbers or by released values."""
+"""What released values say of a training: that it may be worthless, and the answers at its end."""
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from dpjax import accounting
+from dpjax import _validate, accounting
+from dpjax._typing import Array, Relation
 from dpjax.algorithms import Algorithm
 
+ANSWERS = {"accuracy": "accuracy", "counted": "count"}
+"""Field of a solution -> name of the query whose answer it is, and of its release."""
+ENDS = "estimate", "lower", "upper"
+"""Names of an answer and of the ends of its confidence interval."""
 NOISE_ALONE = (
     "the noisy gradients cannot be told from noise alone: no record contributed, or the gradients "
     "were truly smaller than the noise. Did any record count? The owner can see by "
@@ -77,3 +85,28 @@ def remarks_of_released(
     noise_alone = degrees.size and (excess + degrees <= limits).all()
     few = [FEW.format(max(n * counted, 0), n, n * most)] if most < 0.95 else []
     return [NOISE_ALONE] * bool(noise_alone) + few + [NO_CERTIFICATE] * bool(unbounded)
+
+
+def interval(value: Any, stddev: Any, relation: Relation, confidence: float) -> tuple[Array, Array]:
+    """Returns the confidence interval of a fraction, which exceeds 1 only where n is private."""
+    # The noise is normal, of a known standard deviation.
+    level = (1 + _validate.open_unit("confidence", confidence)) / 2
+    half = jax.scipy.special.ndtri(level) * stddev
+    most = jnp.inf if relation == "add_or_remove_one" else 1
+    return jnp.clip(value - half, 0, most), jnp.clip(value + half, 0, most)
+
+
+def answer_line(
+    field: str,
+    n: int,
+    numbers: Mapping[str, Any],
+    each: Callable[..., str] = lambda number, show: show(number),
+) -> str:
+    """Returns the answer of n records and the ends of its 95 % interval, for people."""
+    # Noise may carry a fraction out of [0, 1]; what is shown stays within.
+    title, of, show = "accuracy on the training records", "", lambda x: f"{max(min(x, 1), 0):.3f}"
+    if field == "counted":
+        title, of, show = "records that count", f" of {n:,}", lambda x: f"{max(n * x, 0):,.0f}"
+    estimate, low, high = (each(numbers[name], show) for name in ENDS)
+    spread = f"95% confidence interval {low} to {high}; released with noise"
+    return f"{title}: {estimate}{of} ({spread})"

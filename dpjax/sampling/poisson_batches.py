@@ -73,12 +73,7 @@ class Poisson(Sampler):
         data_size: int,
         exact: bool = False,
     ) -> "Poisson":
-        """Returns the sampler of probability threshold / 2^64, unchecked; on the host.
-
-        >>> sampler = Poisson.of(2**63, 2.0, max_batch_size=4, data_size=4)
-        >>> sampler.sample(jax.random.key(1), 4).mask.shape
-        (4,)
-        """
+        """Returns the sampler of probability threshold / 2^64, unchecked; on the host."""
         words = np.uint32(threshold >> 32), np.uint32(threshold & 0xFFFFFFFF)
         table = None if exact else skips.skip_table(threshold, data_size)
         return cls(*words, table, expected, max_batch_size, data_size)

@@ -99,21 +99,11 @@ class Sampler:
         return self
 
     def prepare(self, key: Array, records: PyTree) -> PyTree:
-        """Returns the records as ``draw`` takes them, once per training: here unchanged.
-
-        Args:
-          key: used for this alone.
-          records: pytree whose leaves share their leading axis.
-        """
+        """Returns the records as ``draw`` takes them, once per training: here unchanged."""
         return records
 
     def draw(self, key: Array, records: PyTree) -> tuple[PyTree, Array | None]:
-        """Returns the records of one draw, and which of these rows count.
-
-        Args:
-          key: used for this draw alone.
-          records: pytree whose leaves share their leading axis.
-        """
+        """Returns the records of one draw, for which alone ``key`` is, and which rows count."""
         batch = self.sample(key, length(records))
         return draw(records, batch.indices, batch.mask)
 
@@ -131,15 +121,9 @@ class Sampler:
     ) -> Release:
         """Returns what ``count`` answers release, each on a draw of its own; on the host.
 
-        Args:
-          name: what is released.
-          count: number of answers.
-          noise_multiplier: standard deviation of the noise over ``scale(record_norm, relation)``.
-          relation: the neighbouring relation.
-          record_norm: C. All that one draw is asked is one vector, so this is its joint norm.
-          components: as in ``Release``.
-          mechanism: of the noise.
-          **own: as in ``released``.
+        ``noise_multiplier`` is the standard deviation of the noise over ``scale(record_norm,
+        relation)``. All that one draw is asked is one vector, and ``record_norm``, C, its joint
+        norm. ``components`` are as in ``Release``, and ``own`` as in ``released``.
 
         Raises:
           ValueError: if the sampler has no accounting under the relation or for the noise.
@@ -168,12 +152,8 @@ class Sampler:
     ) -> Release:
         """Returns what ``release`` does, of noise relative to a ``sensitivity`` known already.
 
-        Args:
-          name: what is released.
-          count: number of answers.
-          mechanism: of the noise.
-          **own: ``noise_multiplier``, ``sensitivity`` of the mean, and what else a release of that
-            mechanism has.
+        ``own`` are ``noise_multiplier``, ``sensitivity`` of the mean, and what else a release of
+        that mechanism has.
 
         Raises:
           ValueError: if the sampler has no accounting for the noise.

@@ -25,11 +25,7 @@ class ShuffledRecords(NamedTuple):
 
 
 def ordered(key: Array, rows: PyTree) -> ShuffledRecords:
-    """Returns ``rows`` with a uniformly random order.
-
-    Args:
-      key: used for nothing else.
-      rows: pytree of n rows.
+    """Returns ``rows`` with a uniformly random order, for which alone ``key`` is used.
 
     Privacy: the order is chance alone, and may be known to everybody.
 
@@ -117,11 +113,7 @@ class SinglePass(Sampler):
     ) -> tuple[PyTree, Array]:
         """Returns ``rows`` records from place ``start`` on, and which of them are asked.
 
-        Args:
-          records: all of them.
-          start: int32, shape ().
-          size: how many places may be read; those after are masked, as are places past the last.
-          rows: a fixed number.
+        At most ``size`` places are read; those after are masked, as are places past the last.
 
         Raises:
           ValueError: for another number of records than was declared: a place that is not there

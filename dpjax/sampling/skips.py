@@ -30,9 +30,6 @@ def skip_table(threshold: int, n: int) -> np.ndarray:
     Returns:
       uint32, shape (2, 2, base - 1): 2^64 P(A >= j), then 2^64 P(B >= j), j = 1, 2, ..., each as
       upper and lower words, rounded down. It is read-only, and made once.
-
-    >>> print(skip_table(2**63, 5)[1, 0, 0] / 2**32 < 0.5)
-    True
     """
     one = 1 << _POINT
     stay = one - (threshold << (_POINT - 64))  # 1 - q, exact
@@ -71,10 +68,8 @@ def geometric_skips(
 ) -> tuple[Array, Array]:
     """Returns the first ``count`` of the records drawn, in order, and which of them there are.
 
-    The key is for this draw alone, the table from ``skip_table``; there are ``n`` records.
-
-    Returns:
-      int32 indices, 0 where there is none, and a bool mask, both (count,).
+    Indices are int32, 0 where there is none. The key is for this draw alone, the table from
+    ``skip_table``; there are ``n`` records.
     """
     bits = jax.random.bits(key, (2, 2, count), jnp.uint32)
     with jax.enable_x64(True):
@@ -180,12 +175,9 @@ def uniform_error(trials: int, n: int) -> float:
 def distinct(key: Array, count: int, trials: int, n: int) -> tuple[Array, Array]:
     """Returns the first ``count`` distinct ones of ``trials`` uniform draws from n records.
 
-    Whatever their number is, each set of that size is as likely.
-
-    The key is for this draw alone; ``trials`` is from ``distinct_trials``, and n below 2^31.
-
-    Returns:
-      int32 indices, 0 where there is none, and a bool mask, both (count,).
+    Whatever their number is, each set of that size is as likely. Returned is what
+    ``geometric_skips`` returns; the key is for this draw alone, ``trials`` from
+    ``distinct_trials``, and n below 2^31.
     """
     bits = jax.random.bits(key, (2, trials), jnp.uint32)
     with jax.enable_x64(True):

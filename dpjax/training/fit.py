@@ -26,8 +26,7 @@ from dpjax.driver.checkpoint import Folder
 from dpjax.objectives import Objective
 from dpjax.placement.processes import team
 from dpjax.results import Solution
-from dpjax.training.evaluation import Evaluator
-from dpjax.training.losses import LossOfOutputs, check_closures, objective_of
+from dpjax.training.evaluation import Evaluator, LossOfOutputs, check_closures, objective_of
 from dpjax.training.network import Network, network
 from dpjax.training.table import Sizes, example_shape, given, records_of, sizes_of
 from dpjax.training.trained import Trained

@@ -51,9 +51,6 @@ def written(
 
     ``called(params, state, x) -> (outputs, state)``; arrays of NumPy in ``state`` are not traced,
     as Python may compute shapes by them.
-
-    >>> written(lambda w, s, x: (w * s[1], [s[0], x]), 1.0, [jnp.ones(2), jnp.ones(2)], 2.0)
-    ((SequenceKey(idx=1),), True)
     """
     held, tree = jax.tree_util.tree_flatten_with_path(state)
     arrays = {i: leaf for i, (_, leaf) in enumerate(held) if isinstance(leaf, jax.Array)}

@@ -84,11 +84,7 @@ class Flax:
 
 
 def scaled(x: PyTree, bounds: tuple[float, float] | None) -> PyTree:
-    """Returns ``x`` clamped to the declared ``bounds``, then scaled to [0, 1].
-
-    >>> print(scaled(jnp.array([0, 64, 255], jnp.uint8), (0.0, 128.0)))
-    [0.  0.5 1. ]
-    """
+    """Returns ``x`` clamped to the declared ``bounds``, then scaled to [0, 1]."""
     if bounds is None:
         return x
     low, high = bounds
@@ -118,10 +114,6 @@ def network(
       ValueError: for a model that, as its trace shows, writes state or draws random numbers; one
         that mixes the examples of a batch; or one whose parameters are missing, empty, not
         floating, or do not fit the model.
-
-    >>> net, params = network(nn.Dense(3), jnp.zeros(2), None, lambda: jax.random.key(0))
-    >>> net.batched, net(params, jnp.zeros(2)).shape
-    (True, (3,))
     """
     if bounds is not None:
         low, high = (_validate.finite("bounds", bound) for bound in bounds)

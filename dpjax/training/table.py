@@ -98,10 +98,6 @@ def given(
     Raises:
       ValueError: as ``records_of`` and ``group``; if only one of ``groups`` and ``max_records`` is
         given; or for units in several processes.
-
-    >>> x, y = np.ones((3, 2)), np.ones(3)
-    >>> given((x, y), ["ann", "bob", "ann"], 2).data.present.tolist()
-    [[True, True], [True, False]]
     """
     if (groups is None) != (max_records is None):
         raise ValueError(

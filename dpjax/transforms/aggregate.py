@@ -14,15 +14,8 @@ import optax
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
 from dpjax._wide import on_device, wide_dtype
-from dpjax.derivatives import clipping, rounding
-from dpjax.derivatives.chunks import (
-    Chunk,
-    blocks,
-    common_length,
-    compute_once,
-    rows_per_chunk,
-    sum_chunks,
-)
+from dpjax.derivatives import chunks, clipping, rounding
+from dpjax.derivatives.chunks import Chunk, blocks
 from dpjax.derivatives.integers import Summand
 from dpjax.transforms.checks import check_callers, check_updates
 
@@ -160,21 +153,18 @@ def clipped_sum(
 ) -> tuple[PyTree, Array]:
     """Returns the sum of clipped rows, and how many more were within their bounds than were not.
 
-    ``norms`` are one bound for all leaves together, or one for each.
-
-    Returns:
-      ``(sums, balance)``: a pytree like ``rows`` without their leading axis, at least float32; and
-      the number of rows within their bounds less that of clipped ones, exact below 2^24. A row that
-      is masked or not finite is in neither.
+    ``norms`` are one bound for all leaves together, or one for each. The sum is a pytree like
+    ``rows`` without their leading axis, at least float32; the number is exact below 2^24. A row
+    that is masked or not finite is in neither.
     """
-    n = common_length(rows, mask)
+    n = chunks.common_length(rows, mask)
     leaves, tree = jax.tree.flatten(rows)
     dtype = wide_dtype(leaves)
     widths = [leaf.size // n for leaf in leaves]
 
     def contribution(chunk: Chunk) -> list[Array]:
         length = chunk.fresh.shape[0]
-        parts = compute_once(
+        parts = chunks.compute_once(
             chunk,
             lambda: [
                 # Cast first: float16's largest number, which marks a NaN, is an ordinary float32.
@@ -192,7 +182,7 @@ def clipped_sum(
         side = jnp.where(smallest == 1, 1, jnp.where(smallest > 0, -1, 0))
         return [*sums, blocks(side).sum(axis=1).astype(dtype)]
 
-    chunk_rows = rows_per_chunk(n, sum(widths), numbers=2**20)
+    chunk_rows = chunks.rows_per_chunk(n, sum(widths), numbers=2**20)
     # The bound on the joint vector holds for each of its leaves.
     bounds = norms if len(norms) > 1 else norms * len(leaves)
     summands = [
@@ -201,7 +191,8 @@ def clipped_sum(
     # The grid of a bound of 1 holds -1, 0 and 1: the balance is exact.
     summands.append(Summand((), dtype, bound=1.0))
     # Rounded to float32, which ``rounding.sum_sensitivity`` charges for.
-    *sums, balance = [total.leading for total in sum_chunks(n, chunk_rows, contribution, summands)]
+    totals = chunks.sum_chunks(n, chunk_rows, contribution, summands)
+    *sums, balance = [total.leading for total in totals]
     shaped = [total.reshape(leaf.shape[1:]) for total, leaf in zip(sums, leaves, strict=True)]
     return jax.tree.unflatten(tree, shaped), balance
 

@@ -32,10 +32,6 @@ class UpdateSampling:
 
     Raises:
       ValueError: for anything else than a sampler, or one that reads each record once.
-
-    >>> from dpjax.sampling import full_batch
-    >>> UpdateSampling(full_batch(417), "add_or_remove_one").permutation_invariant
-    True
     """
 
     sampler: Sampler
@@ -72,11 +68,6 @@ class UpdateSampling:
         Args:
           permutation_invariant: whether the rows were added in float64, as those of a chain are,
             and those of a sum that was made elsewhere need not be.
-
-        >>> from dpjax.sampling import full_batch
-        >>> draws = UpdateSampling(full_batch(417), "add_or_remove_one")
-        >>> print(f"{draws.rounding_error(permutation_invariant=True):.5f}")
-        0.00030
         """
         # Twice the declared rows and no more: in another row a gradient may round otherwise.
         rows = rounding.most_rows(self.sampler.max_batch_size, self.relation, in_any_row=False)
@@ -92,11 +83,7 @@ class UpdateSampling:
         return event_of(name, count, sampler=self.sampler, relation=self.relation, **own)
 
     def check(self, updates: PyTree, mask: Array | None) -> None:
-        """Raises if per-example gradients are not those of a draw.
-
-        Raises:
-          ValueError: for more rows than it draws, or where nobody says which hold a record.
-        """
+        """Raises for more rows than are drawn, or where nobody says which of them hold a record."""
         if self.sampler.reads_all:
             return
         rows = jnp.shape(jax.tree.leaves(updates)[0])[0]

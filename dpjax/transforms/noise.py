@@ -13,8 +13,8 @@ from dpjax._typing import Array, PyTree, Relation
 from dpjax.accounting import Event
 from dpjax.accounting.noise_draws import NUMBERS
 from dpjax.mechanisms import as_key, derive, fold, prefix_noise
+from dpjax.mechanisms.keys import claim
 from dpjax.mechanisms.noise import Ball, Noise, Prefix
-from dpjax.mechanisms.used_keys import claim
 from dpjax.sampling import FullBatch, Sampler, SinglePass
 from dpjax.transforms.checks import check_callers, check_updates
 
@@ -103,13 +103,7 @@ def adding(
 ) -> NoiseTransformation:
     """Returns the transformation whose noise depends on a key and the number of the step alone.
 
-    Args:
-      key: a key used for nothing else, shape ().
-      add: ``add(state, updates) -> noisy updates``.
-      event: see ``NoiseTransformation``.
-
-    Raises:
-      ValueError: if ``key`` is no threefry key.
+    ``add(state, updates)`` returns noisy updates. A ``key`` that is no threefry key is refused.
     """
     key = as_key(key)
 
@@ -137,13 +131,6 @@ def event_of(
 
     Raises:
       ValueError: if the sampler has no accounting for the noise or under the relation.
-
-    >>> from dpjax.sampling import full_batch
-    >>> sampler = full_batch(10)
-    >>> event = event_of("updates", 4, sampler=sampler, relation="zero_out", sensitivity=1.0,
-    ...     noise_multiplier=2.0, components=(("updates", 2.0),))
-    >>> event.gaussian_mu
-    1.0
     """
     return Event((sampler.released(name, count, sensitivity=sensitivity, **own),), relation)
 

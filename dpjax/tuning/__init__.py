@@ -1,9 +1,8 @@
 """Private random search over settings: ``tune``, its ``plan``, and what they return."""
 
-from dpjax.tuning.planning import SearchPlan, plan
+from dpjax.tuning.planning import SearchPlan, default_settings, expand, plan
 from dpjax.tuning.score import PublicAccuracy
 from dpjax.tuning.search import run_plan, tune
-from dpjax.tuning.settings import default_settings, expand
 from dpjax.tuning.tuned import Tuned
 
 __all__ = [

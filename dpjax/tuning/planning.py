@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import jax
@@ -17,14 +18,17 @@ from dpjax.accounting import (
     calibrate,
     epsilon,
 )
+from dpjax.accounting.best_of import default_cap
 from dpjax.accounting.search import accounting_key
-from dpjax.accounting.trials import default_cap
 from dpjax.algorithms import Algorithm, with_accuracy
 from dpjax.algorithms.base import Declared
 from dpjax.display.cards import Card, HasCard, ceil
 from dpjax.tuning.score import ACCURACY, public_score
-from dpjax.tuning.settings import Settings, expand
 from dpjax.tuning.tuned import Searched
+
+Settings = Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]]
+"""A grid, name -> values; or every setting by itself. One that is listed twice is drawn twice as
+often."""
 
 Make = Callable[..., Algorithm]
 """``make(budget, **setting) -> algorithm``."""
@@ -34,29 +38,25 @@ Make = Callable[..., Algorithm]
 SCORE_SHARE = 0.3
 # How far below the budget a calibrated search may end, and in how many rounds.
 _TOLERANCE, _ROUNDS = 5e-4, 40
+# Each setting is calibrated, and held as an algorithm of its own.
+_MOST = 4_096
 
 
 @dataclasses.dataclass(frozen=True)
 class SearchPlan(HasCard):
-    """A search that is calibrated to a budget; made by ``plan``.
-
-    Args:
-      settings: every setting that may be drawn.
-      algorithms: one for each, of one structure.
-      release: what the search releases.
-      budget: of the whole search.
-      training_budget: what one training is calibrated to, its score included.
-      score: None for the noisy accuracy, or the public score.
-
-    Privacy: public numbers alone.
-    """
+    """A search that is calibrated to a budget; made by ``plan``, of public numbers alone."""
 
     settings: tuple[dict[str, Any], ...]
+    """Every setting that may be drawn."""
     algorithms: tuple[Algorithm, ...]
+    """One for each, of one structure."""
     release: SearchRelease
     budget: PrivacyBudget
+    """Of the whole search."""
     training_budget: PrivacyBudget
+    """What one training is calibrated to, its score included."""
     score: Any
+    """None for the noisy accuracy, or the public score."""
 
     @property
     def event(self) -> Event:
@@ -284,11 +284,7 @@ def _training_budget(
 def _of_one_program(
     algorithms: tuple[Algorithm, ...], settings: tuple[dict[str, Any], ...]
 ) -> tuple[Algorithm, ...]:
-    """Returns the algorithms with one structure, so that one program trains them all.
-
-    Raises:
-      ValueError: naming two settings that need different programs.
-    """
+    """Returns the algorithms with one structure, so that one program trains them all."""
     structures = list(map(jax.tree.structure, algorithms))
     # Some clip norms never clip, and certify the plain objective: that is another structure.
     if len(set(structures)) > 1:
@@ -313,3 +309,68 @@ def _certified_as_clipped(algorithm: Any) -> Any:
     if "algorithm" in names:
         changes["algorithm"] = _certified_as_clipped(algorithm.algorithm)
     return dataclasses.replace(algorithm, **changes) if changes else algorithm
+
+
+def expand(settings: Settings) -> tuple[dict[str, Any], ...]:
+    """Returns every setting of a grid, or those of a list, as dictionaries of arguments.
+
+    Args:
+      settings: name -> values, of which all combinations are taken; or a sequence of dictionaries.
+
+    Raises:
+      ValueError: for what is neither, an empty list, or more than 4,096 settings.
+
+    Privacy: public; a grid that was chosen after looking at the data is a release.
+
+    >>> expand({"radius": [3, 12], "damping": [0.5]})
+    ({'radius': 3, 'damping': 0.5}, {'radius': 12, 'damping': 0.5})
+    """
+    if isinstance(settings, Mapping):
+        grid = {name: _values(name, values) for name, values in settings.items()}
+        found = [
+            dict(zip(grid, combination, strict=True))
+            for combination in itertools.product(*grid.values())
+        ]
+    else:
+        # Anything but a dictionary is left out here, and the count below reveals it.
+        listed = list(settings) if hasattr(settings, "__iter__") else [settings]
+        found = [dict(setting) for setting in listed if isinstance(setting, Mapping)]
+        if len(found) != len(listed):
+            raise ValueError(
+                "settings must be a dict of names and values, such as {'radius': [3, 12]}, or a "
+                f"list of dicts, got {_validate.shown(settings)}."
+            )
+    if not found or not all(found):
+        raise ValueError("settings name nothing to vary: give each name at least one value.")
+    if len(found) > _MOST:
+        raise ValueError(
+            f"settings are {len(found):,} in all, more than {_MOST:,}: leave some values out. A "
+            "search sees a few of them only."
+        )
+    return tuple(found)
+
+
+def _values(name: str, values: Any) -> list[Any]:
+    if isinstance(values, str) or not hasattr(values, "__iter__"):
+        raise ValueError(
+            f"settings of {name!r} must be a sequence of values, such as [0.3, 1], got {values!r}."
+        )
+    # Values of an array become plain numbers, which factories check.
+    return [value.item() if hasattr(value, "item") else value for value in values]
+
+
+def default_settings(grid: Mapping[str, Sequence[Any]], name: str) -> dict[str, list[Any]]:
+    """Returns the grid that a registry row declares for its algorithm.
+
+    Raises:
+      ValueError: if it declares none.
+
+    >>> default_settings({"radius": (3.0, 12.0)}, "dp-tr")
+    {'radius': [3.0, 12.0]}
+    """
+    if not grid:
+        raise ValueError(
+            f"{name} has no settings that a search takes by default: name them, such as "
+            "step_size=0.1,0.3,1."
+        )
+    return {parameter: list(values) for parameter, values in grid.items()}

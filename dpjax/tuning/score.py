@@ -97,9 +97,6 @@ def public_score(score: Any) -> Any:
 def check_score(score: Any, params: Params) -> None:
     """Raises unless a public score is a pure function of the parameters that gives one number.
 
-    Raises:
-      ValueError: for a score that calls Python while it runs, or gives no single number.
-
     Privacy: the score is computed of every training, of which the search pays for one. In a
       program that holds no call out of it, only the largest score decides; a callback would be
       handed the parameters of all.

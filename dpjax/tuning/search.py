@@ -24,12 +24,11 @@ from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.loop import describe
 from dpjax.driver.prepare import Training, prepare, starting_point
 from dpjax.driver.resume import RunFiles, unless_unwritable
-from dpjax.mechanisms.used_keys import claimed
+from dpjax.mechanisms.keys import claimed
 from dpjax.placement.stream import is_streamed
 from dpjax.tuning import trials as _trials
-from dpjax.tuning.planning import SCORE_SHARE, Make, SearchPlan, plan
+from dpjax.tuning.planning import SCORE_SHARE, Make, SearchPlan, Settings, plan
 from dpjax.tuning.score import ACCURACY, check_score
-from dpjax.tuning.settings import Settings
 from dpjax.tuning.tuned import Tuned, searched
 
 MEMORY = 2**30

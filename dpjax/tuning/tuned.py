@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dpjax._typing import Params, Relation, pytree_dataclass, static
+from dpjax._typing import Params, pytree_dataclass, static
 from dpjax.accounting import Event, SearchRelease
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import Declared
@@ -18,13 +18,7 @@ from dpjax.results.guarantee import Guarantee
 
 @pytree_dataclass
 class Searched(Wraps, AlgorithmBase):
-    """The algorithm of the training that a search released; its event is that of the search.
-
-    Args:
-      algorithm: that training.
-      declared: the budget of the search.
-      release: what the search released.
-    """
+    """The algorithm of the training that a search released; budget and event are the search's."""
 
     algorithm: Algorithm
     declared: Declared
@@ -35,17 +29,10 @@ class Searched(Wraps, AlgorithmBase):
 
     @property
     def title(self) -> str:
-        """The name of the training, and that it was searched for."""
         return f"{self.algorithm.title} with settings from a private random search"
 
     @property
-    def relation(self) -> Relation:
-        """The neighbouring relation."""
-        return self.algorithm.relation
-
-    @property
     def event(self) -> Event:
-        """The whole search."""
         return Event((self.release,), self.relation)
 
     @property

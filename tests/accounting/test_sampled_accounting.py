@@ -30,7 +30,7 @@ from dpjax.accounting import (
     pld,
     renyi,
 )
-from dpjax.accounting import sampled as sampled_room
+from dpjax.accounting import events as events_file
 from dpjax.algorithms.base import Declared
 from dpjax.results import guarantee
 
@@ -236,8 +236,8 @@ def test_rounding_of_long_compositions_stays_below_its_charge(count):
 def test_no_noise_scale_builds_a_huge_grid(scale, relation):
     """dp_accounting's grids grow with epsilon until memory ends; ours coarsen instead."""
     releases = [poisson(1e-3, 10_000, scale), Release("anchor", 3, scale)]
-    profiles = sampled_room._profiles(
-        tuple(sampled_room._pieces(releases, relation)), relation == "replace_one"
+    profiles = events_file._profiles(
+        tuple(events_file._pieces(releases, relation)), relation == "replace_one"
     )
     assert all(len(profile.reached) < 2**22 for profile in profiles)
 
@@ -292,7 +292,7 @@ def test_c41_a_charge_that_eats_delta_is_an_error_or_infinite():
 
 def test_c44_no_order_is_dropped():
     """dp_accounting 0.6 gives up on fractional orders at these numbers, with a warning."""
-    orders = sampled_room.ORDERS
+    orders = events_file.ORDERS
     event = of(poisson(0.5, 1, 1.0))
     library = dp_accounting.rdp.RdpAccountant(list(orders)).compose(event.dp_event).rdp
     lost = ~np.isfinite(library)
@@ -309,7 +309,7 @@ def test_c44_no_order_is_dropped():
 def test_c44_a_divergence_lost_to_rounding_is_not_read_as_none():
     """dp_accounting 0.6 finds negative ones here, and takes an epsilon of 0 from any of them."""
     q, sigma, count = 0.01, 1e7, 10**17
-    event, orders = of(poisson(q, count, sigma)), np.array(sampled_room.ORDERS)
+    event, orders = of(poisson(q, count, sigma)), np.array(events_file.ORDERS)
     library = dp_accounting.rdp.RdpAccountant(list(orders)).compose(event.dp_event)
     assert library.rdp.min() < 0 and library.get_epsilon(1e-5) == 0
     ours = np.array([renyi(event, order) for order in orders])

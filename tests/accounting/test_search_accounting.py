@@ -28,10 +28,10 @@ from dpjax.accounting import (
     gumbel_multiplier,
     renyi,
 )
+from dpjax.accounting.best_of import default_cap
 from dpjax.accounting.events import deltas
 from dpjax.accounting.filters import Books, most_draws
 from dpjax.accounting.search import accounting_key
-from dpjax.accounting.trials import default_cap
 from dpjax.results.guarantee import describe
 from dpjax.sampling import poisson
 

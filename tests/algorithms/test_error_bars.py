@@ -12,7 +12,7 @@ from scipy import stats
 
 import dpjax
 from dpjax import objectives
-from dpjax.algorithms import error_bars
+from dpjax.algorithms import ErrorBars
 from dpjax.diagnostics import exact_optimum
 
 N, P, RUNS = 3_000, 3, 600
@@ -85,7 +85,7 @@ def bars_of(**more):
         "definite": True,
         "unclipped": True,
     }
-    return error_bars.ErrorBars(**given | more)
+    return ErrorBars(**given | more)
 
 
 @pytest.mark.parametrize(

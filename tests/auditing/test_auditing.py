@@ -30,8 +30,7 @@ from dpjax.accounting import (
     epsilon,
     gumbel_multiplier,
 )
-from dpjax.accounting.events import deltas
-from dpjax.accounting.sampled import pld_deltas
+from dpjax.accounting.events import deltas, pld_deltas
 from dpjax.algorithms import SingleQueryAlgorithm
 from dpjax.auditing import canaries, estimators, games, recorder, registry, scenarios
 from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim

@@ -17,7 +17,6 @@ from factories import (
     FACTORIES,
     PLAIN,
     PROXIMAL,
-    REFUSES,
     SAME_PROGRAM,
     SAME_QUERY,
     SPIDERS,
@@ -28,6 +27,7 @@ from factories import (
     mostly_ci,
     noisy_norms,
     quiet,
+    refuses,
     solved,
     spent,
 )
@@ -353,7 +353,7 @@ def test_an_algorithm_says_its_epsilon_before_it_has_run(name):
 @pytest.mark.parametrize("eps", [0.1, 1.0, 8.0])
 def test_epsilon_is_within_the_budget(name, relation, accountant, eps):
     budget = dpjax.PrivacyBudget(eps, 1e-6, relation)
-    if words := REFUSES.get(name, {}).get((relation, accountant)):
+    if words := refuses(name).get((relation, accountant)):
         with pytest.raises(ValueError, match=words):
             build(name, budget, accountant=accountant)
         return
@@ -500,7 +500,7 @@ def test_every_answer_has_the_stddev_its_release_names(name, relation):
 
     Under zero-out the noise of whole runs is held against the accounting above.
     """
-    if (relation, "pld") in REFUSES.get(name, {}):
+    if (relation, "pld") in refuses(name):
         return  # no noise: tested above
     algorithm = build(name, dpjax.PrivacyBudget(1.0, 1e-4, relation))
     keys = jax.random.split(jax.random.key(12), 4000)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dpjax.datasets import encode_labels, load
-from dpjax.estimators import arrays, rows
+from dpjax.estimators import arrays
 
 CLASSES = [(0, 1), (1, -1), ("no", "yes"), (False, True), ("True", 2.5, 1)]
 # A cell, its number, and its code among each of CLASSES; None and "." make a null record.
@@ -152,6 +152,6 @@ def test_columns_are_scaled_alike_together_one_by_one_and_by_an_estimator(label)
     together = load(table, schema=schema).x
     columns["a"]["missing"] = 0  # no cell is; but such a column is scaled by itself
     np.testing.assert_array_equal(load(table, schema=schema).x, together)
-    scaling = rows.declare((-4, 5), None, True, 3, linear="bounds" in label)
+    scaling = arrays.declare((-4, 5), None, True, 3, linear="bounds" in label)
     np.testing.assert_array_equal(scaling.rows(x), together)
     assert np.flatnonzero(np.isnan(together).any(axis=1)).tolist() == [5, 6]

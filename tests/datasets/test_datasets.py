@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpjax import datasets
-from dpjax.datasets import archives, check, describe, load, registry, scaling
+from dpjax.datasets import check, describe, load, registry, scaling
 
 TESTS = pathlib.Path(__file__).parent
 HEADER = "age,ill,bmi"
@@ -52,7 +52,7 @@ def test_embedded_file_is_what_the_maintainers_script_makes():
     location = importlib.util.spec_from_file_location("make", TESTS / "tools" / "make_randhie.py")
     make = importlib.util.module_from_spec(location)
     location.loader.exec_module(make)
-    shipped = archives.arrays(registry.spec("randhie"))
+    shipped = registry.arrays(registry.spec("randhie"))
     made = make.arrays()
     assert made.keys() == shipped.keys()
     for name, array in made.items():
@@ -212,15 +212,15 @@ def test_ijcnn1_from_its_publisher_is_kept_in_the_cache(no_data, monkeypatch):
 
     def download(url, path):
         downloads.append(url)
-        path.write_bytes(files[url.removeprefix(archives.LIBSVM_URL)])
+        path.write_bytes(files[url.removeprefix(registry.LIBSVM_URL)])
 
     md5 = {name: hashlib.md5(content).hexdigest() for name, content in files.items()}
-    monkeypatch.setattr(archives, "_download", download)
+    monkeypatch.setattr(registry, "_download", download)
     with pytest.raises(ValueError, match="its md5 is"):
         load("ijcnn1")
     assert not (no_data / "ijcnn1.bz2").exists()
 
-    monkeypatch.setattr(archives, "LIBSVM_MD5", md5)
+    monkeypatch.setattr(registry, "LIBSVM_MD5", md5)
     downloads.clear()
     for _ in range(2):
         data = load("ijcnn1")
@@ -232,6 +232,44 @@ def test_ijcnn1_from_its_publisher_is_kept_in_the_cache(no_data, monkeypatch):
         np.testing.assert_array_equal(data.test_y, [1])
     assert len(downloads) == 2
     assert {info.name: info.available for info in describe()}["ijcnn1"]
+
+
+def test_a_data_set_is_a_row_of_the_registry(tmp_path, no_data, monkeypatch):
+    row = registry.Spec(
+        name="mine",
+        rows=3,
+        task="b against a",
+        source="here",
+        note="",
+        archive="mine.npz",
+        checksum=None,
+        columns=("u", "v"),
+        is_positive=lambda y: y == "b",
+        test_arrays=("x", "y"),
+    )
+    monkeypatch.setattr("dpjax.datasets.loaders.SPECS", {"mine": row})
+    monkeypatch.setattr("dpjax.datasets.registry.SPECS", {"mine": row})
+    with pytest.raises(FileNotFoundError, match=r"FOLDER holds mine\.npz"):
+        load("mine")
+    monkeypatch.setenv("DPJAX_DATA", str(tmp_path))
+    arrays = {"X": np.eye(4, 2), "x": np.eye(2), "y": np.array(["b", "a"])}
+    np.savez(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(ValueError, match=r"'y' of 'mine.npz' must be"):
+        load("mine")
+    np.savez(tmp_path / "mine.npz", **arrays | {"y": np.array(["b", "a", "b", "b"])}, z=1)
+    with pytest.raises(ValueError, match=r"'y' of 'mine.npz' must be"):
+        load("mine")
+    row = dataclasses.replace(row, test_arrays=("X", "labels"))
+    monkeypatch.setattr("dpjax.datasets.registry.SPECS", {"mine": row})
+    with pytest.raises(ValueError, match=r"'mine.npz' lacks 'labels'; it has X, x, y, z"):
+        load("mine")
+    row = dataclasses.replace(row, test_arrays=("X", "y"))
+    monkeypatch.setattr("dpjax.datasets.registry.SPECS", {"mine": row})
+    data = load("mine")
+    np.testing.assert_array_equal(data.y, [1, -1, 1])
+    np.testing.assert_array_equal(data.test_y, [1, -1, 1, 1])
+    with pytest.raises(ValueError, match="is_positive must say which labels of 'mine' are"):
+        dataclasses.replace(row, is_positive=None)
 
 
 # A user's own table
@@ -570,9 +608,9 @@ PIXELS = np.zeros((2, 32, 32, 3), np.uint8)
         ({"X_train": np.full(PIXELS.shape, np.nan)}, "'X_train' .* must be bytes.*float64"),
         ({"X_test": PIXELS[..., :1]}, r"'X_test' .* \(32, 32, 3\) each, got \(32, 32, 1\)"),
         ({"X_train": PIXELS.reshape(2, -1)}, r"'X_train' .* \(32, 32, 3\) each"),
-        ({"X_train": PIXELS[:0], "y_train": np.zeros(0, int)}, "'X_train' .* has no image"),
-        ({"y_train": [1]}, "'y_train' .* one label for each image"),
-        ({"y_test": [[1], [2]]}, "'y_test' .* one label for each image"),
+        ({"X_train": PIXELS[:0], "y_train": np.zeros(0, int)}, "'X_train' .* has no record"),
+        ({"y_train": [1]}, "'y_train' .* one label for each record"),
+        ({"y_test": [[1], [2]]}, "'y_test' .* one label for each record"),
         ({"y_train": [1, 10]}, "'y_train' .* from 0 to 9, got 1 to 10"),
         ({"y_test": [-1, 3]}, "'y_test' .* from 0 to 9, got -1 to 3"),
         ({"y_train": [0.0, np.nan]}, "'y_train' .* whole numbers .*float64"),

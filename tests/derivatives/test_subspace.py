@@ -10,7 +10,7 @@ import pytest
 from jax.extend import core
 
 import dpjax
-from dpjax.derivatives import directions, subspace_clipped
+from dpjax.derivatives import subspace, subspace_clipped
 from dpjax.oracles import SubspaceQuery
 
 P, K = 6, 3
@@ -40,7 +40,7 @@ def test_the_derivatives_are_those_of_the_loss_along_the_rows(name):
         return loss(W + z @ SKETCH, record)
 
     z = jnp.zeros(K)
-    found = jax.jit(lambda x: directions.derivatives(loss, W, SKETCH, x))(BATCH[0])
+    found = jax.jit(lambda x: subspace.derivatives(loss, W, SKETCH, x))(BATCH[0])
     wanted = jax.jit(lambda x: (jax.grad(along)(z, x), jax.hessian(along)(z, x)))(BATCH[0])
     chex.assert_trees_all_close(found, wanted, rtol=2e-5, atol=2e-5)
 
@@ -56,7 +56,7 @@ def test_a_convolution_with_strides_is_differentiated_twice():
         return jnp.sum(jnp.tanh(out))
 
     image = jnp.asarray(RANDOM.normal(size=(5, 4)), jnp.float32)
-    _, found = jax.jit(lambda x: directions.derivatives(loss, W, SKETCH, x))(image)
+    _, found = jax.jit(lambda x: subspace.derivatives(loss, W, SKETCH, x))(image)
     wanted = SKETCH @ jax.jit(jax.hessian(loss))(W, image) @ SKETCH.T
     np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-5)
 

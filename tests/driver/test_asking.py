@@ -233,7 +233,16 @@ def test_two_queries_of_one_name_are_refused():
     one = build()
     fields = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
     other = dataclasses.replace(one.query, clip_norm=0.5)
-    with pytest.raises(ValueError, match="has the name 'gradient', which another query"):
+    with pytest.raises(ValueError, match="has the name 'gradient', and another query"):
+        dpjax.solve(Pair(**fields, other=other), records(), key=KEY)
+
+
+def test_two_queries_whose_names_make_one_key_are_refused():
+    """Names with one CRC-32 passed, and the noise of both was the same."""
+    given = dict(build().query.__dict__)
+    first, other = Named("plumless", **given), Named("buckeroo", **given)
+    fields = dict(build(query=first).__dict__)
+    with pytest.raises(ValueError, match="has the name 'plumless', and another query"):
         dpjax.solve(Pair(**fields, other=other), records(), key=KEY)
 
 

@@ -16,8 +16,7 @@ from flax import serialization
 import dpjax
 from dpjax import _durable, tuning
 from dpjax.accounting import Ledger, LedgerError
-from dpjax.cli import main
-from dpjax.cli import report as cli_report
+from dpjax.cli import main, options
 from dpjax.driver.checkpoint import Folder
 from dpjax.reporting import facts_of
 
@@ -74,7 +73,7 @@ WRITERS = {
     "state": lambda path, _: _durable.replace_private(path, b"{}"),
     "model": dpjax.save,
     "report.html": lambda path, solution: dpjax.report(solution, path),
-    "out.json": lambda path, _: cli_report.write_json(path, {}),
+    "out.json": lambda path, _: options.write_json(path, {}),
 }
 
 

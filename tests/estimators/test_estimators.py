@@ -28,7 +28,6 @@ from dpjax.estimators import (
     DPRobustRegression,
     arrays,
     base,
-    rows,
 )
 
 # Toy tables: noise drowns their gradients, as a warning then says.
@@ -65,7 +64,7 @@ class ReadsLabels(OneShape, DPLogisticRegression):
     """Takes the labels from the data, which the checks cannot declare: NOT PRIVATE."""
 
     def _encode(self, y):
-        found = np.unique(arrays.labels(y).cells)
+        found = np.unique(arrays.labels(y)[0])
         with mock.patch.object(self, "classes", (0.0, 1.0) if found.dtype.kind == "f" else found):
             return super()._encode(y)
 
@@ -137,7 +136,7 @@ KINDS = ("missing", "infinite", "no number", "label", "label that is NaN", "labe
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_strange_record_is_no_error_and_contributes_nothing(kind):
-    scaling = rows.declare(None, 1.5, True, 2)
+    scaling = arrays.declare(None, 1.5, True, 2)
     x, y = strange(kind)
     found = make().fit(x, y).coef_
     x, y = problem()
@@ -268,7 +267,7 @@ def test_rows_have_norm_at_most_one_and_the_array_is_left_alone(declared, interc
     x = (rng.standard_normal((500, 4)) * 10.0 ** rng.integers(-30, 30, (500, 1))).astype(np.float32)
     x[0] = 0
     before = x.copy()
-    found = rows.declare(*declared, intercept, 4).rows(x)
+    found = arrays.declare(*declared, intercept, 4).rows(x)
     assert found.shape == (500, 4 + intercept)
     assert found.dtype == np.float32
     assert np.linalg.norm(found.astype(float), axis=1).max() <= 1 + 1e-6

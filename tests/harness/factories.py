@@ -43,16 +43,22 @@ _BESIDE = {
     "dp-newton": _HESSIAN | {"floor": 1.0},
 }
 PLAIN = {name: {"clip_norm": 1.0} | _BESIDE.get(name, {}) for name in ENTRIES}
+# (relation, accountant) under which a factory has no noise, and words of its error. An absent
+# record would move all that a single pass reads after it.
 NO_RENYI = {("replace_one", "rdp"): "no Renyi bound is known"}
 NO_ABSENCE = {("add_or_remove_one", way): "reads each record at most once" for way in ACCOUNTANTS}
-_DRAW = ("dp-str", "dp-adam", "dp-svrg", "dp-svrg++", "dpagem", "dp-optimizer", "dp-sgd")
-# Name -> (relation, accountant) under which the factory has no noise -> words of its error. A
-# record that is absent would move all that a single pass reads after it.
-REFUSES = {
-    **dict.fromkeys(_DRAW, NO_RENYI),
-    **dict.fromkeys(SPIDERS, NO_ABSENCE),
-    "prgd": {(relation, "rdp"): "no Renyi divergence" for relation in RELATIONS},
-}
+NO_DIVERGENCE = {(relation, "rdp"): "no Renyi divergence" for relation in RELATIONS}
+
+
+@functools.cache
+def refuses(name):
+    """What the algorithm of that name refuses, which follows from its sampling and its noise."""
+    releases = toy(name).event.releases
+    if any(release.mechanism == "ball" for release in releases):
+        return NO_DIVERGENCE
+    sampled = {release.sampling for release in releases}
+    ways = {"single_pass": NO_ABSENCE, "poisson": NO_RENYI, "without_replacement": NO_RENYI}
+    return next((refused for way, refused in ways.items() if way in sampled), {})
 
 
 def make(name, budget=BUDGET, objective=None, **more):

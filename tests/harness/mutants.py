@@ -24,16 +24,16 @@ from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.algorithms.trust_region import TrustRegion
-from dpjax.datasets import csv_files, encoders, labels, schema, tables, units
+from dpjax.datasets import encoders, labels, loaders, schema, sources, units
 from dpjax.datasets.rows import MappedFile
 from dpjax.derivatives import (
-    batching,
     chunks,
     clipped_grad,
     clipped_hessian,
     clipping,
     general,
     integers,
+    primitives,
 )
 from dpjax.derivatives.ghost import parts
 from dpjax.derivatives.linear import scaled_rows as linear_records
@@ -47,9 +47,7 @@ from dpjax.mechanisms import (
     gaussian,
     keys,
     lattice,
-    symmetric,
     tree,
-    used_keys,
 )
 from dpjax.mechanisms import noise as laws
 from dpjax.mechanisms.fixed_point import FRACTION
@@ -61,9 +59,8 @@ from dpjax.oracles import (
     MinimizerQuery,
     NewtonQuery,
     SelectionQuery,
-    curvature,
     hessian,
-    subspace,
+    score,
 )
 from dpjax.oracles import query as oracles
 from dpjax.sampling import samplers, skips
@@ -245,11 +242,13 @@ def _(patch):
 
 def ratio(diagonal, off_diagonal):
     def plant(patch):
+        whole = gaussian.perturb
+
         def perturb(key, triangle, scale, **kwargs):
             relative = jnp.where(scale == scale[0], diagonal, off_diagonal)
-            return gaussian.perturb(key, triangle, scale * relative, **kwargs)
+            return whole(key, triangle, scale * relative, **kwargs)
 
-        patch.setattr(symmetric, "gaussian", types.SimpleNamespace(perturb=perturb))
+        patch.setattr(gaussian, "perturb", perturb)
 
     return plant
 
@@ -424,7 +423,7 @@ def _(patch):
     def narrow(matrix):
         return float64(jax.numpy.linalg.eigvalsh(matrix.astype(jnp.float32))[0])
 
-    patch.setattr(curvature, "_smallest_eigenvalue", narrow)
+    patch.setattr(score, "_smallest_eigenvalue", narrow)
 
 
 @mutant("a Newton direction booked by its floor alone")
@@ -496,11 +495,11 @@ def _(patch):
 def _(patch):
     @contextlib.contextmanager
     def late(key, advice, owner=None):
-        if used_keys.claim(key, advice, owner):
-            used_keys._CLAIMED.clear()
+        if keys.claim(key, advice, owner):
+            keys._CLAIMED.clear()
         yield
         with contextlib.suppress(ValueError):
-            used_keys.claim(key, advice, owner)
+            keys.claim(key, advice, owner)
 
     for place in (program, progress):
         patch.setattr(place, "claimed", late)
@@ -631,7 +630,7 @@ def _(patch):
 
         return types.SimpleNamespace(wide=wide)
 
-    patch.setattr(subspace, "subspace_clipped", apart)
+    patch.setattr(hessian, "subspace_clipped", apart)
 
 
 @mutant("a NaN record not dropped")
@@ -889,7 +888,7 @@ def _(patch):
 
 @mutant("records mixed by a grouped convolution")
 def _(patch):
-    patch.setattr(batching, "equation_mixes_examples", lambda equation: False)
+    patch.setattr(primitives, "equation_mixes_examples", lambda equation: False)
 
 
 # One pass, with correlated noise.
@@ -988,14 +987,14 @@ def _(patch):
 
 @mutant("a text of several lines taken for several records")
 def _(patch):
-    whole = csv_files.CsvFile.__init__
+    whole = sources.CsvFile.__init__
     by_lines = lambda file, path, quoted_line_breaks=False: whole(file, path, False)  # noqa: E731
-    patch.setattr(csv_files.CsvFile, "__init__", by_lines)
+    patch.setattr(sources.CsvFile, "__init__", by_lines)
 
 
 @mutant("records of a CSV whose schema does not say where they end")
 def _(patch):
-    patch.setattr(tables, "undeclared_line_breaks", lambda schema, source: [])
+    patch.setattr(loaders, "undeclared_line_breaks", lambda schema, source: [])
 
 
 @mutant("two persons taken for one, by names that are not UTF-8")

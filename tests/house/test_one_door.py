@@ -20,7 +20,7 @@ FILES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(ROOT.r
 # into what is minimised, so it is drawn alone.
 DOORS = {
     ("oracles/query.py", "_answer", "add"),
-    ("oracles/objective.py", "secret_arguments", "alone"),
+    ("oracles/minimizer.py", "secret_arguments", "alone"),
     ("transforms/noise.py", "add_noise", "add_tree"),
 }
 # Rooms on the way from records to a release. Algorithms draw public coins, such as kicks.
@@ -78,7 +78,7 @@ def other_draws(files):
 
 # A key is not noise: its bits make the key of one configuration, or choose it. The test of a device
 # adds noise to made-up numbers.
-PUBLIC = {("driver/keys.py", "jax.random.bits"), ("driver/self_test.py", "perturb")}
+PUBLIC = {("driver/keys.py", "jax.random.bits"), ("driver/checks.py", "perturb")}
 
 
 def test_noise_is_added_in_one_function_of_oracles_and_one_of_transforms():

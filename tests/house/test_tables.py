@@ -14,7 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "harness"))
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 import wrappers
-from factories import REFUSES
+from factories import refuses
 
 import dpjax
 from dpjax.algorithms import ALL
@@ -49,8 +49,8 @@ def audits():
 
 
 def refusals():
-    for name in ALL:
-        refused = REFUSES.get(name, {})
+    for name in dpjax.ALGORITHMS:
+        refused = refuses(name)
         for relation in dict.fromkeys(relation for relation, _ in refused):
             of = ", ".join(f'"{other}"' for at, other in refused if at == relation)
             yield f"`{name}`", f'"{relation}"', of

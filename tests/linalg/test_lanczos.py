@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax.algorithms import model_step
+from dpjax.algorithms import trust_region as dp_tr
 from dpjax.linalg import BySize, Exact, Lanczos, lanczos, trust_region, trust_region_step
 
 CLOSE_TO_HARD = {f"near hard {size:g}": size for size in (1e-1, 1e-2, 1e-4, 1e-6, 1e-8, 1e-12)}
@@ -284,7 +284,7 @@ def test_the_trust_region_passes_its_solver_on(solver, monkeypatch):
         asked.append(solver)
         return trust_region_step(gradient, hessian, radius, solver)
 
-    monkeypatch.setattr(model_step, "trust_region_step", record)
+    monkeypatch.setattr(dp_tr, "trust_region_step", record)
     algorithm = build() if solver is None else build(subproblem=solver)
     state = algorithm.init(jnp.zeros(3))
     jax.eval_shape(lambda: algorithm.step(None, state, lambda query, params: state.answer))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax.linalg import Exact, _secular, trust_region_step
+from dpjax.linalg import Exact, _newton, trust_region_step
 from dpjax.linalg._newton import try_newton
 
 # On both sides of the size from which Cholesky factors are tried on the sphere.
@@ -259,7 +259,7 @@ class Rotated:
     """Solves by eigenvectors, found as on a TPU."""
 
     def solve(self, *model):
-        return _secular.by_eigenvectors(*model)[:2]
+        return _newton.by_eigenvectors(*model)[:2]
 
 
 @pytest.mark.parametrize("polished", [True, False])
@@ -276,7 +276,7 @@ def test_the_rough_rotations_of_a_tpu_are_good_enough(kind, polished, monkeypatc
         return rough(matrix)[::-1]
 
     monkeypatch.setattr(jax.lax.linalg, "eigh", rough)
-    monkeypatch.setattr(_secular, "_by_eigh", _secular._by_rotations if polished else unpolished)
+    monkeypatch.setattr(_newton, "_by_eigh", _newton._by_rotations if polished else unpolished)
     problem = cast(kind, 22, np.float32)
     found = trust_region_step(*problem, solver=Rotated())
     assert (not broken(residuals(*problem, *found), 1e-5)) == polished

@@ -11,7 +11,7 @@ import dpjax
 from dpjax.driver import program, resume
 from dpjax.driver.loop import own_key
 from dpjax.mechanisms import keys as mechanism_keys
-from dpjax.mechanisms import seed_key, used_keys
+from dpjax.mechanisms import seed_key
 from dpjax.oracles import bind
 
 KEY = jax.random.key(7)
@@ -164,7 +164,7 @@ DERIVED = {
 @pytest.mark.parametrize("key", DERIVED.values(), ids=DERIVED)
 @TRAIN
 def test_c64_a_key_that_may_come_from_a_seed_is_not_for_release(train, key, monkeypatch):
-    monkeypatch.setattr(used_keys, "_CLAIMED", {})  # one key serves several tests here
+    monkeypatch.setattr(mechanism_keys, "_CLAIMED", {})  # one key serves several tests here
     solution = train(build(), records(), key=key)
     assert solution.reproducible and not solution.releasable
     assert solution.guarantee().startswith(
@@ -359,7 +359,7 @@ def test_c7_one_random_key_for_the_data_sets_of_a_transformation_is_refused():
 
 def test_c64_a_forked_process_holds_no_key_for_release():
     key = dpjax.random_key()
-    assert not used_keys.guessable(key)
-    used_keys._forget()  # as in the child of a fork
-    assert used_keys.guessable(key)
-    assert not used_keys.guessable(dpjax.random_key())
+    assert not mechanism_keys.guessable(key)
+    mechanism_keys._forget()  # as in the child of a fork
+    assert mechanism_keys.guessable(key)
+    assert not mechanism_keys.guessable(dpjax.random_key())

@@ -16,8 +16,8 @@ from dpjax.auditing import canaries, estimators, games
 from dpjax.cli.main import main
 from dpjax.derivatives import clipped_grad, clipped_hessian, joint_clipped
 from dpjax.derivatives.linear import units as linear_units
+from dpjax.objectives.classifier import Softmax
 from dpjax.objectives.linear import Margin
-from dpjax.objectives.softmax_regression import Softmax
 from dpjax.objectives.units import UnitLoss
 
 LOGISTIC = objectives.logistic()

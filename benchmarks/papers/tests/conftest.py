@@ -23,7 +23,7 @@ def no_data(monkeypatch, tmp_path):
 
     monkeypatch.delenv("DPJAX_DATA", raising=False)
     monkeypatch.setenv("DPJAX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("dpjax.datasets.archives._download", offline)
+    monkeypatch.setattr("dpjax.datasets.registry._download", offline)
     monkeypatch.setattr(sklearn.datasets, "fetch_covtype", offline)
 
 

@@ -13,9 +13,8 @@ Read in this order:
 
 1. ``layers``: finds the layers of a network in its traced loss.
 2. ``layer_rules``: A and G of a matrix product, a look-up, a shift or a scale.
-3. ``patches``: A and G of a convolution.
-4. ``convolution``: the transpose of a convolution, fast on a CPU.
-5. ``parts``: one parameter's norms and weighted sum, at one position or materialised.
-6. ``ghost_norm``: the same over pairs of positions, and for embeddings.
-7. ``bookkeeping``: the clipped sum, each parameter by the cheapest way.
+3. ``patches``: A and G of a convolution, and its transpose, fast on a CPU.
+4. ``parts``: one parameter's norms and weighted sum, at one position or materialised.
+5. ``ghost_norm``: the same over pairs of positions, and for embeddings.
+6. ``bookkeeping``: the clipped sum, each parameter by the cheapest way.
 """

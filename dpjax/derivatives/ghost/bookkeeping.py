@@ -16,13 +16,13 @@ import jax.numpy as jnp
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax._wide import Expansion, wide_dtype
 from dpjax.derivatives import clipping
-from dpjax.derivatives.batching import example_of, map_examples
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_blocks
 from dpjax.derivatives.ghost import layers
 from dpjax.derivatives.ghost.ghost_norm import Embedding, GhostNorm
 from dpjax.derivatives.ghost.layer_rules import ByEntry, Lookup
 from dpjax.derivatives.ghost.parts import Materialized, Part, Rank1
 from dpjax.derivatives.integers import Summand
+from dpjax.derivatives.primitives import example_of, map_examples
 from dpjax.placement.stream import Streamed
 
 # Storing one number for a record costs as much as this many multiplications and additions.
@@ -80,12 +80,9 @@ def gradient_sum(
     permutation_invariant: bool,
     rows: int,
 ) -> Expansion:
-    """Returns the sum (p,) of clipped gradients.
+    """Returns the sum (p,) of clipped gradients, of at most ``rows`` records at once.
 
-    ``clip_norm`` bounds the full gradient, shape (), or each leaf, (leaves,); ``rows`` are the most
-    records at once.
-
-    Privacy: NOT a mechanism: it is exact.
+    ``clip_norm`` bounds the full gradient, shape (), or each leaf, (leaves,).
     """
     n = common_length(batch, mask)
     reading, dtype = read(loss, params, batch, permutation_invariant), wide_dtype(params)

@@ -9,7 +9,7 @@ from dpjax._wide import float64
 from dpjax.derivatives import clipping
 from dpjax.derivatives.chunks import blocks
 from dpjax.derivatives.ghost.layers import Probes
-from dpjax.derivatives.ghost.parts import Part
+from dpjax.derivatives.ghost.parts import Arrays, Part
 
 _UNIT = 2.0**-53
 
@@ -23,15 +23,13 @@ class GhostNorm(Part):
         # In float64, where a number counts twice: both Gram matrices, then both factors.
         return 4 * rule.positions**2 + 2 * rule.positions * (rule.inputs + rule.outputs)
 
-    def arrays(
-        self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
-    ) -> tuple[Array, ...]:
+    def arrays(self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype) -> Arrays:
         """Returns inputs and cotangents, (records, positions, inputs or outputs)."""
         inputs, cotangent = self._input_cotangent(cotangents, residuals, dtype)
         left = jax.vmap(self.rule.left)(inputs)
         return clipping.sanitize_nonfinite(left.astype(dtype)), cotangent
 
-    def squares(self, arrays: tuple[Array, ...]) -> Array:
+    def squares(self, arrays: Arrays) -> Array:
         """Returns the sums over pairs of positions."""
         left, right = arrays
         # Additions behind one square: over pairs of positions, and in both inner products.
@@ -45,7 +43,7 @@ class GhostNorm(Part):
             return _guarded(square, jnp.sum(lengths, axis=1), terms, bad)
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
+        self, arrays: Arrays, factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
         left, right = (blocks(part, size=size) for part in arrays)
         with jax.enable_x64(True):
@@ -63,15 +61,13 @@ class Embedding(Part):
         rule = self.rule
         return 4 * rule.positions**2 + 2 * rule.positions * rule.outputs
 
-    def arrays(
-        self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
-    ) -> tuple[Array, ...]:
+    def arrays(self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype) -> Arrays:
         """Returns indices (records, positions) and cotangents (records, positions, outputs)."""
         index, cotangent = self._input_cotangent(cotangents, residuals, dtype)
         # A cotangent of no row has no part in the table's gradient, whether it is finite or not.
         return index, jnp.where((index < self.shape[0])[:, :, None], cotangent, 0)
 
-    def squares(self, arrays: tuple[Array, ...]) -> Array:
+    def squares(self, arrays: Arrays) -> Array:
         """Returns the sums over pairs of positions at which the same row is looked up."""
         index, right = arrays
         # The indices are equal, so comparing one of them with the table's length is enough.
@@ -85,7 +81,7 @@ class Embedding(Part):
             return _guarded(square, largest, terms, bad)
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
+        self, arrays: Arrays, factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
         index, right = (blocks(part, size=size) for part in arrays)
 

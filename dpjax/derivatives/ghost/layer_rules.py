@@ -14,8 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array
-from dpjax.derivatives.ghost import convolution
-from dpjax.derivatives.ghost.patches import Convolution, Product, sum_over_positions
+from dpjax.derivatives.ghost.patches import Convolution, Product, is_plain, sum_over_positions
 
 
 class Dense(NamedTuple):
@@ -159,7 +158,7 @@ def rule_of(equation: Any, shapes: list[Any], index: int) -> Rule | None:
         pair = tuple(map(tuple, contracted))
         return Dense((pair[1 - index], pair[index]), index == 0, source, weight)
     # Only a kernel, on the right: the patches are those of the left input.
-    if name == "conv_general_dilated" and index == 1 and convolution.is_plain(parameters):
+    if name == "conv_general_dilated" and index == 1 and is_plain(parameters):
         output = equation.outvars[0].aval.shape
         return Convolution(tuple(parameters.items()), source, weight, output)
     if name in ("add", "sub", "mul"):

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax._typing import Array, Loss, Params, PyTree
-from dpjax.derivatives import batching, primitives
+from dpjax.derivatives import primitives
 from dpjax.derivatives.ghost.layer_rules import ByEntry, Rule, rule_of
 
 
@@ -63,7 +63,7 @@ class Plan(NamedTuple):
       layers: in the order of the trace.
       copied: numbers of the parameters of which every record gets its own copy.
       numbers: intermediate values of one record, a bound on what its gradient keeps.
-      sequential: whether records must be computed one after another, see ``batching``.
+      sequential: whether records must be computed one after another, see ``primitives``.
     """
 
     layers: tuple[Layer, ...]
@@ -164,9 +164,9 @@ class _Walk:
                 self._copy(value)
             # Only a convolution whose kernel differs between records may mix images under vmap.
             copied_kernel = len(values) > 1 and (values[1].of_record or bool(values[1].leaves))
-            self.sequential |= copied_kernel and batching.equation_mixes_examples(equation)
-            self.sequential |= batching.has_batch_rule(equation)
-            self.sequential |= batching.inner_program_mixes_examples(equation)
+            self.sequential |= copied_kernel and primitives.equation_mixes_examples(equation)
+            self.sequential |= primitives.has_batch_rule(equation)
+            self.sequential |= primitives.inner_program_mixes_examples(equation)
             results = primitives.bind(equation, primals)
         self.numbers += sum(result.size for result in results)
         return [_Value(result, of_record=True) for result in results]

@@ -28,6 +28,9 @@ from dpjax.derivatives.chunks import blocks
 from dpjax.derivatives.ghost.layer_rules import ByEntry
 from dpjax.derivatives.ghost.layers import Layer, Probes
 
+Arrays = tuple[Array, ...]
+"""What a part's norm and sum are made of, along an axis of records."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Part:
@@ -61,9 +64,7 @@ class Part:
         """Values kept for one record beside those of the loss."""
         return 0
 
-    def arrays(
-        self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
-    ) -> tuple[Array, ...]:
+    def arrays(self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype) -> Arrays:
         """Returns the sanitized arrays behind norm and sum, along an axis of records.
 
         ``cotangents`` are derivatives of the loss in the probes, and ``residuals`` those of each
@@ -71,12 +72,12 @@ class Part:
         """
         raise NotImplementedError
 
-    def squares(self, arrays: tuple[Array, ...]) -> Array:
+    def squares(self, arrays: Arrays) -> Array:
         """Returns the squared norms of records, float64; infinite or NaN for one to drop."""
         raise NotImplementedError
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
+        self, arrays: Arrays, factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
         """Returns the sums of gradients times factors, one for each block of ``size`` records."""
         raise NotImplementedError
@@ -106,9 +107,7 @@ class Materialized(Part):
     def numbers(self) -> int:
         return 2 * math.prod(self.leaf_shape)
 
-    def arrays(
-        self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
-    ) -> tuple[Array, ...]:
+    def arrays(self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype) -> Arrays:
         if not self.layers:
             rows = cotangents.copies[self.leaf]
         else:
@@ -131,11 +130,11 @@ class Materialized(Part):
 
         return jax.vmap(gradient)(residuals[number], cotangents.offsets[number])
 
-    def squares(self, arrays: tuple[Array, ...]) -> Array:
+    def squares(self, arrays: Arrays) -> Array:
         return clipping.square_norms(arrays[0])
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
+        self, arrays: Arrays, factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
         return rounding.block_products(
             blocks(factors, size=size), blocks(arrays[0], size=size), permutation_invariant, axis=1
@@ -155,16 +154,14 @@ class Materialized(Part):
 class Rank1(Part):
     """A weight that is used at one position only, so that its gradient has rank one."""
 
-    def arrays(
-        self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
-    ) -> tuple[Array, ...]:
+    def arrays(self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype) -> Arrays:
         """Returns inputs (records, inputs) and cotangents (records, outputs)."""
         inputs, cotangent = self._input_cotangent(cotangents, residuals, dtype)
         left = jax.vmap(self.rule.left)(inputs)
         # One position: A and G have one row each.
         return clipping.sanitize_nonfinite(left[:, 0].astype(dtype)), cotangent[:, 0]
 
-    def squares(self, arrays: tuple[Array, ...]) -> Array:
+    def squares(self, arrays: Arrays) -> Array:
         left, right = map(clipping.square_norms, arrays)
         # The product of the squares may be 0 times infinity.
         bad = clipping.bad(arrays[0]) | clipping.bad(arrays[1])
@@ -172,13 +169,12 @@ class Rank1(Part):
             return jnp.where(bad, jnp.inf, left * right)
 
     def weighted(
-        self, arrays: tuple[Array, ...], factors: Array, size: int, permutation_invariant: bool
+        self, arrays: Arrays, factors: Array, size: int, permutation_invariant: bool
     ) -> Array:
         left, right = arrays
         # The factor multiplies one side only, or it would count twice.
         scaled = factors[:, None] * right
         # Subnormal products are coarse enough to exceed C where hardware keeps them.
         scaled = jnp.where(jnp.abs(scaled) < jnp.finfo(scaled.dtype).tiny, 0, scaled)
-        return rounding.block_outer_products(
-            blocks(left, size=size), blocks(scaled, size=size), permutation_invariant
-        )
+        left, scaled = blocks(left, size=size), blocks(scaled, size=size)
+        return rounding.block_products(left, scaled, permutation_invariant, axis=1, left_axis=1)

@@ -24,17 +24,9 @@ def clipped_sums(
 ) -> tuple[Expansion | None, Expansion | None] | None:
     """Returns the sums of gradients (k,) and of Hessians (k, k), clipped by one factor a record.
 
-    Args:
-      loss: an objective, or a loss.
-      params: (k,) where there is a closed form.
-      batch: records, or prepared ones.
-      mask: (n,) bool, or None.
-      weights: w_g and w_h; None for a sum that is not wanted.
-      clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one record.
-      permutation_invariant: as in ``rounding.block_products``.
-
-    Returns:
-      Both sums, None for one without a weight; None alone if there is no closed form.
+    ``loss`` may be an objective, and ``batch`` prepared records; the others are as in
+    ``score_sums``. It returns None for a sum without a weight, and None alone without a closed
+    form.
 
     Privacy: one record moves (g / w_g, svec(H) / w_h) by at most ``clip_norm``.
     """

@@ -13,15 +13,8 @@ from jax.typing import ArrayLike
 
 from dpjax._typing import Array, Bool, Float, PyTree, Real, pytree_dataclass, static
 from dpjax._wide import float64, wide_dtype
-from dpjax.derivatives import clipping, rounding
-from dpjax.derivatives.chunks import (
-    Chunk,
-    blocks_per_chunk,
-    common_length,
-    compute_once,
-    sum_chunks,
-    sum_loads,
-)
+from dpjax.derivatives import chunks, clipping, rounding
+from dpjax.derivatives.chunks import Chunk
 from dpjax.objectives.linear import Signs
 from dpjax.placement.shard import SHARE
 from dpjax.placement.stream import Streamed
@@ -76,7 +69,7 @@ class PreparedLinear:
         def of_chunk(chunk: Chunk) -> PyTree:
             return contribution(chunk, *self.of(chunk))
 
-        return sum_chunks(self.directions.shape[0], self.width, of_chunk, summands)
+        return chunks.sum_chunks(self.directions.shape[0], self.width, of_chunk, summands)
 
     def of(self, chunk: Chunk) -> Parts:
         """Returns the directions, radii and labels of a chunk."""
@@ -120,9 +113,9 @@ class StreamedLinear:
         """Returns the sum as ``PreparedLinear`` does; some chunks at a time come in together."""
         size = min(self.rows.size, rounding.BLOCK)
         rows = size * self.width
-        chunks = -(-self.rows.size // rows)
+        count = -(-self.rows.size // rows)
         # As many chunks at once as ``AT_ONCE`` allows.
-        together = max(1, min(chunks, AT_ONCE // (rows * self.features)))
+        together = max(1, min(count, AT_ONCE // (rows * self.features)))
 
         def load(blocks: Chunk) -> PreparedLinear:
             return self._prepared(blocks, size)
@@ -130,7 +123,8 @@ class StreamedLinear:
         def of_chunk(part: PreparedLinear, chunk: Chunk) -> PyTree:
             return contribution(chunk, *part.of(chunk))
 
-        return sum_loads(-(-chunks // together), load, together, self.width, of_chunk, summands)
+        loads = -(-count // together)
+        return chunks.sum_loads(loads, load, together, self.width, of_chunk, summands)
 
     def _prepared(self, blocks: Chunk, size: int) -> PreparedLinear:
         first, rows = blocks.start * size, blocks.fresh.shape[0] * size
@@ -141,7 +135,7 @@ class StreamedLinear:
             return in_blocks(x, y, here, self.labels, size)
 
         # Stored: norm and sum must read the same numbers.
-        directions, radius, label = compute_once(blocks, computed)
+        directions, radius, label = chunks.compute_once(blocks, computed)
         prepared = PreparedLinear(directions, radius, self.width, label)
         return prepared.of_unit_length() if self.scaled else prepared
 
@@ -179,15 +173,12 @@ def prepare(
       ValueError: if shapes do not fit.
 
     Privacy: raw data; each column depends on one record alone.
-
-    >>> prepare((jnp.array([[3.0, 4.0], [jnp.nan, 1.0]]), jnp.array([-1.0, 1.0]))).radius
-    Array([[5., 0.]], dtype=float32)
     """
     x, y = map(jnp.asarray, batch)
     counted = None if mask is None else jnp.asarray(mask)
     if (x.ndim, y.ndim) != (2, 1):
         raise ValueError(f"x must have shape (n, p) and y (n,), got {x.ndim} and {y.ndim} axes.")
-    common_length((x, y), mask)
+    chunks.common_length((x, y), mask)
     kind = Signs() if labels is None else labels
     n, p = x.shape
     size = min(n, rounding.BLOCK)
@@ -209,11 +200,7 @@ def prepare(
 
 
 def stacked(count: int, at_once: int, some: Callable[[Any], PyTree]) -> Any:
-    """Returns arrays of ``count`` blocks, of which ``some(i)`` makes ``at_once`` at a time.
-
-    >>> stacked(4, 2, lambda i: i + jnp.zeros(2)).tolist()
-    [0.0, 0.0, 1.0, 1.0]
-    """
+    """Returns arrays of ``count`` blocks, of which ``some(i)`` makes ``at_once`` at a time."""
 
     def put(i: Array, out: PyTree) -> PyTree:
         def into(whole: Array, part: Array) -> Array:
@@ -256,7 +243,7 @@ def chunk_width(n: int, p: int) -> int:
     """
     count = -(-n // rounding.BLOCK)
     if n < SHARE:
-        return blocks_per_chunk(count, rounding.BLOCK * p, _NUMBERS)
+        return chunks.blocks_per_chunk(count, rounding.BLOCK * p, _NUMBERS)
     most = max(1, min(SHARE // rounding.BLOCK, _NUMBERS // (rounding.BLOCK * p)))
     widths = [1 << bit for bit in range(most.bit_length())]
     # A chunk costs about a quarter of a block beside its blocks.
@@ -308,8 +295,5 @@ def finite(directions: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 
     In a sum one NaN erases all records, even with a clip factor of 0. Hence every sum reads its
     directions through this, wherever they come from; the record alone loses its part.
-
-    >>> finite(jnp.array([0.6, jnp.nan, jnp.inf])).tolist()
-    [0.6000000238418579, 0.0, 0.0]
     """
     return jnp.where(jnp.abs(directions) < 2, directions, 0)

@@ -72,12 +72,9 @@ class PreparedUnits:
 def can_prepare(objective: Any, examples: PyTree, permutation_invariant: bool) -> bool:
     """Returns whether sums over units have a closed form, by float64 and so on a CPU alone.
 
-    Elsewhere the derivatives of each unit are held, and clipped by their own norm.
-
-    Args:
-      objective: with a loss of linear scores beneath its loss of a unit.
-      examples: ``((x, y), present)``, in memory, of at most ``MOST_ROWS`` rows a unit.
-      permutation_invariant: whether rows that neighbours share may shift, for which there is none.
+    Elsewhere the derivatives of each unit are held, and clipped by their own norm. The loss of a
+    unit must be made of one of linear scores, and ``examples`` be ``((x, y), present)`` in memory,
+    of at most ``MOST_ROWS`` rows a unit. Where rows that neighbours share may shift there is none.
 
     Privacy: reads shapes and dtypes, no value.
     """
@@ -125,12 +122,8 @@ def prepare_units(
 ) -> PreparedUnits:
     """Returns units in the layout that ``unit_sums`` reads.
 
-    Args:
-      examples: ``((x, y), present)``, x (n, K, p) floating, y (n, K), present (n, K) bool.
-      mask: (n,) bool; False units contribute nothing.
-      reduction: as in ``UnitLoss``.
-      width: of chunks.
-      labels: which labels count; by default -1 and +1.
+    Examples are ``((x, y), present)``, x (n, K, p) floating, y (n, K), present (n, K) bool;
+    ``reduction`` is as in ``UnitLoss``, and the labels that count are by default -1 and +1.
 
     Privacy: raw data; each unit's columns depend on that unit alone. A row that is not present,
       with a feature that is not finite, or with a label that does not count contributes nothing and
@@ -233,15 +226,7 @@ def unit_sums(
     keeps the sum of the rows' norms within min(K, 8) C: a unit whose rows cancel may be clipped to
     less than C, though never where each row alone is within C under the mean.
 
-    Args:
-      linear: the loss of a row's scores.
-      units: from ``prepare_units``.
-      params: (k,), p weights for each score.
-      weights: w_g and w_h; None without a gradient or a Hessian.
-      clip_norm: bound on sqrt(|g|^2 / w_g^2 + |H|_F^2 / w_h^2) of one unit.
-
-    Returns:
-      Sums (k,) and (k, k), or None, in natural units.
+    Arguments and results are those of ``sums.output_sums``, with units from ``prepare_units``.
 
     Privacy: one unit moves (g / w_g, svec(H) / w_h) by at most ``clip_norm``, however many rows it
       has and whatever they are. One with a coefficient that is not finite contributes nothing.

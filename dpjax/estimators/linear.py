@@ -1,17 +1,26 @@
-"""``DPLogisticRegression``: private logistic regression as a scikit-learn classifier."""
+"""Private linear models for scikit-learn: a classifier and two regressions."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.base import ClassifierMixin
+from sklearn.base import ClassifierMixin, RegressorMixin
 
-from dpjax import objectives
+from dpjax import _validate, objectives
 from dpjax.datasets.labels import declared_classes, encoded
 from dpjax.estimators import arrays
 from dpjax.estimators.base import PrivateEstimator
+from dpjax.objectives import Objective
 from dpjax.results.prediction import probabilities
+
+# Residuals beyond these shares of half the declared range count less, or not.
+_SCALES = {"huber": 0.2, "tukey": 0.8, "welsch": 0.6}
+_LOSSES = {
+    "huber": objectives.huber,
+    "tukey": objectives.tukey,
+    "welsch": objectives.welsch_residual,
+}
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -107,7 +116,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
     _penalty = 2.0  # chosen on ijcnn1 and randhie, see ``benchmarks/estimator.py``
 
     def _encode(self, y: Any) -> tuple[np.ndarray, dict[str, Any]]:
-        labels = arrays.labels(y)
+        cells, kind = arrays.labels(y)
         if self.classes is None:
             raise ValueError(
                 "classes is required: declare the labels, such as classes=(0, 1). Reading "
@@ -116,8 +125,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
         # Sorted, so that the larger of two labels is the second, +1, as scikit-learn has it.
         self._declared = arrays.declared_labels(self.classes)
         classes = tuple(self._declared.tolist())
-        numbers = encoded(labels.cells, declared_classes(classes, "y", labels.kind))
-        return numbers, {"classes": classes}
+        return encoded(cells, declared_classes(classes, "y", kind)), {"classes": classes}
 
     def _explain(self, params: np.ndarray) -> None:
         self.classes_ = self._declared
@@ -153,8 +161,150 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
         """Returns probabilities (n, K), in the order of ``classes_``."""
         return probabilities(self.decision_function(X))
 
-    def _objective(self, size: int) -> objectives.Objective:
+    def _objective(self, size: int) -> Objective:
         strength, count = self._strength(size), len(self._declared)
         if count > 2:
             return objectives.softmax(count, strength)
         return objectives.logistic_l2(strength) if strength else objectives.logistic()
+
+
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
+class _PrivateRegression(RegressorMixin, PrivateEstimator):
+    """A linear model of a number, whose declared range is mapped to [-1, 1]."""
+
+    target_bounds: tuple[float, float] | None = None
+
+    # Rows that are divided by norms of their own would make a prediction non-linear in the
+    # features, and `coef_` could not give it.
+    _linear = True
+    _penalty = 1.0  # see ``benchmarks/regression.py``
+
+    def _encode(self, y: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        self._target = self._range()
+        # In the label's own units: the objective knows the scaled label alone.
+        return arrays.numbers(y, *self._target), {"label_bounds": self._target}
+
+    def _explain(self, params: np.ndarray) -> None:
+        low, high = self._target
+        weights, constant = self._scaling.in_units(params)
+        # The label is mapped to [-1, 1], so a prediction is mapped back by these.
+        self._half, self._middle = (high - low) / 2, (high + low) / 2
+        self.coef_, self.intercept_ = self._half * weights, self._middle + self._half * constant
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Returns the prediction (n,) for each row, whose features are clamped as those of ``fit``.
+
+        Raises:
+          ValueError: for a value that is missing or no number, or other features than in ``fit``.
+          NotFittedError: before ``fit``.
+        """
+        rows = self._rows(X)
+        # By the scaled rows and not by `coef_`, so that features are clamped as in `fit`.
+        return self._middle + self._half * (rows @ self._params)
+
+    def _range(self) -> tuple[float, float]:
+        if self.target_bounds is None:
+            raise ValueError(
+                "target_bounds is required: declare the lowest and highest possible value of y, "
+                "such as target_bounds=(0, 100). Reading them off the data would release them."
+            )
+        return _validate.interval("target_bounds", self.target_bounds)
+
+
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
+class DPLinearRegression(_PrivateRegression):
+    """Least squares whose whole ``fit`` is (epsilon, delta)-differentially private.
+
+    What describes the data is declared, never read off them: the range of the target, and that of
+    each feature or a bound on the norm of a row. A value out of its range is clamped; a record with
+    a missing value, or a target out of its range, contributes exactly zero.
+
+    The default solver is DP-TR in one step from 0, which is ridge regression from noisy sufficient
+    statistics: the gradient there is X^T y / n and the Hessian X^T X / n. More steps, such as
+    ``solver_options={"steps": 3}``, explain a little more where records are many.
+
+    Args:
+      epsilon: of the budget that one ``fit`` spends.
+      delta: of that budget; by default 1 / (10 n).
+      solver: a name of ``dpjax.ALGORITHMS``.
+      target_bounds: (low, high) of the target.
+      bounds: (lower, upper), each a number or one per feature; or of a data frame ``{column:
+        (lower, upper)}``. Values are clamped to them and mapped to [-1, 1], and all rows divided by
+        one constant, so that the model is linear in the features.
+      data_norm: in place of ``bounds``, the norm that a row has at most; longer ones are scaled
+        down to it.
+      relation: what neighbouring data sets are, see ``PrivacyBudget``. Under
+        ``"add_or_remove_one"`` n is private: declare ``delta`` and ``data_size``.
+      data_size: declared number of records, or of units; by default that of the data.
+      fit_intercept: whether to append a constant feature, which is regularized like the others.
+      regularization: lambda of the penalty lambda / 2 |w|^2, on the weights of the scaled rows; by
+        default 1 / (n epsilon). 0 for none.
+      random_state: None for noise that cannot be repeated, as a release needs; an integer for
+        research, which makes ``releasable_`` False.
+      solver_options: further arguments of the solver's factory, such as ``{"steps": 4}``.
+      ledger: a ``Ledger`` or its file, which each ``fit`` is booked in, see
+        ``DPLogisticRegression``.
+      unit: what is protected, in the guarantee's words: a row, or what ``groups`` names.
+      max_records: the largest number of records of one unit that count, where ``fit`` is given
+        ``groups``; declared, not read off the data.
+      unit_type: what ``groups`` are, ``"number"`` or ``"text"``, see ``dpjax.datasets.group``.
+
+    Attributes:
+      coef_: weights (p,) for features in their own units.
+      intercept_: a number. ``X @ coef_ + intercept_`` is the prediction for features within their
+        bounds.
+      n_features_in_: number of features p.
+      guarantee_: what the fit guarantees, in words to publish.
+      releasable_: whether that may be relied on; False with an integer ``random_state``.
+      solution_: the ``Solution`` of the training, in the units of the scaled rows.
+
+    Privacy: all fitted attributes are covered by the guarantee; predictions for the training data
+      tell of those data.
+
+    >>> import numpy as np
+    >>> from dpjax.estimators import DPLinearRegression
+    >>> x = np.random.default_rng(0).uniform(0, 10, (5000, 2))
+    >>> y = 3 * x[:, 0] - 2 * x[:, 1] + 20
+    >>> model = DPLinearRegression(target_bounds=(0, 50), bounds=(0, 10), random_state=0)
+    >>> bool(model.fit(x, y).score(x, y) > 0.95)
+    True
+    """
+
+    def _objective(self, size: int) -> Objective:
+        return objectives.least_squares(self._strength(size))
+
+
+@dataclasses.dataclass(kw_only=True, repr=False, eq=False)
+class DPRobustRegression(_PrivateRegression):
+    """Regression with a loss that outliers weigh little in, private as ``DPLinearRegression`` is.
+
+    Args:
+      loss: ``"huber"``, ``"tukey"`` (the biweight) or ``"welsch"``; the last two are not convex.
+      scale: the residual, in the target's units, from where on a record counts less (Huber) or
+        hardly at all; by default 0.2, 0.8 and 0.6 of half the declared range.
+      **others: those of ``DPLinearRegression``.
+
+    Attributes and privacy are those of ``DPLinearRegression``.
+
+    >>> import numpy as np
+    >>> from dpjax.estimators import DPRobustRegression
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.uniform(0, 10, (5000, 1))
+    >>> y = np.where(rng.uniform(size=5000) < 0.2, 100, 3 * x[:, 0] + 20)  # a fifth are outliers
+    >>> model = DPRobustRegression(
+    ...     loss="tukey", target_bounds=(0, 100), bounds=(0, 10), random_state=0)
+    >>> bool(abs(model.fit(x, y).coef_[0] - 3) < 0.3)
+    True
+    """
+
+    loss: str = "huber"
+    scale: float | None = None
+
+    def _objective(self, size: int) -> Objective:
+        name = _validate.choice("loss", self.loss, _LOSSES)
+        scale = _SCALES[name]
+        if self.scale is not None:
+            low, high = self._range()
+            # Residuals are of the scaled label, whose range has length 2.
+            scale = 2 * _validate.positive("scale", self.scale) / (high - low)
+        return _LOSSES[name](self._strength(size), scale)

@@ -1,10 +1,17 @@
-"""``dpjax audit --programs``: what dpjax's programs hold on a GPU and a TPU, by their compilers."""
+"""What dpjax's programs hold on a GPU and a TPU, by their compilers: float64, callbacks, products.
 
+Run ``python -m benchmarks.programs [NAME ...] [--devices]``, which takes minutes with ``libtpu``
+(``pip install 'dpjax[tpu]'``). It prints a row for each program, and exits with 1 if one holds what
+it should not.
+"""
+
+import argparse
 import functools
 import importlib
 import importlib.util
 import os
 import re
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -262,11 +269,15 @@ def check(name: str, make: Callable[[], Program]) -> tuple[int, list[Lowered | N
     return callbacks, found, [f"{name} {what}" for what, is_so in faults.items() if is_so]
 
 
-def command(names: Sequence[str], devices: bool) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Prints the tables, and returns 0 or, if something is held that should not be, 1."""
-    known = programs()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.programs")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="of programs (default: all)")
+    parser.add_argument("--devices", action="store_true", help="also on one TPU and four")
+    arguments = parser.parse_args(words)
+    names, known = arguments.names, programs()
     if unknown := set(names) - set(known):
-        raise ValueError(f"--programs knows no {min(unknown)!r}, but {', '.join(known)}.")
+        parser.error(f"there is no {min(unknown)!r}, but {', '.join(known)}.")
     if has_compiler := importlib.util.find_spec("libtpu") is not None:
         # Before JAX looks for devices, which it does once.
         os.environ |= _COMPILER
@@ -293,7 +304,7 @@ def command(names: Sequence[str], devices: bool) -> int:
             faults += [f"{name} is compiled with float64 for a TPU"] * float64
         _print([name, *cells])
         wrong += faults
-    if devices and has_compiler:
+    if arguments.devices and has_compiler:
         print()
         _print(_DEVICES, ["---"] * len(_DEVICES))
         for name, entry in ALL.items():
@@ -361,3 +372,7 @@ def _on_devices(name: str, count: int) -> tuple[float, str]:
     algorithm, *start = jax.tree.map(shape, (_example(name, **sizes), *start))
     made = program._solve.lower(algorithm, data, *start, unit="row", unit_rows=False).compile()
     return _megabytes(made), made.as_text() or ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
