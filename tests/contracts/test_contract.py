@@ -727,7 +727,7 @@ def test_a_pytree_of_parameters_and_a_plain_loss(name):
     assert np.median([exact(params) for params in ends]) < exact(tree_start())
 
 
-@each_query
+@pytest.mark.parametrize("name", mostly_ci(QUERIES, ["dp-tr", "dp-adam"]))
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_plain_loss_drops_records_that_are_not_finite(name, value):
     x, y = tree_records()
