@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import mostly_ci
 from scipy import special, stats
 
 import dpjax
@@ -139,7 +140,7 @@ def test_the_noise_added_is_the_noise_accounted():
         assert (LEVEL / 2 < p_value < 1 - LEVEL / 2) == good
 
 
-@each
+@pytest.mark.parametrize("name", mostly_ci(FACTORIES, ["objective-perturbation"]))
 def test_it_runs_like_any_algorithm(name):
     algorithm, data, key = build(name), records(), jax.random.key(5)
     solution = dpjax.solve(algorithm, data, key=key)

@@ -317,6 +317,7 @@ def test_noise_that_float32_would_lose_is_refused():
 # How a run ends, and what it chooses.
 
 
+@pytest.mark.ci
 def test_a_run_ends_where_the_records_do_and_says_so():
     algorithm = make("spider", data_size=256, dimension=P)
     solution = dpjax.solve(algorithm, records(n=256), key=jax.random.key(0))

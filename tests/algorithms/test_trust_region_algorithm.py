@@ -106,6 +106,7 @@ def test_damping_keeps_pure_noise_from_passing_for_negative_curvature():
     assert 0 < decrease[1.0] < decrease[0.0]
 
 
+@pytest.mark.ci
 def test_the_radius_shrinks_geometrically_between_its_ends():
     solution = dpjax.solve(build(radius=8.0, final_radius=0.5, steps=5), bounded_rows(), key=KEY)
     np.testing.assert_allclose(solution.history.radius, [8, 4, 2, 1, 0.5], rtol=1e-5)
@@ -193,6 +194,7 @@ def test_under_vmap_runs_stop_each_at_its_own_step():
         np.testing.assert_allclose(one.params, batch.params[i], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.ci
 def test_a_rule_that_never_fires_returns_the_last_iterate():
     algorithm = build(steps=4, stopping_alpha=1e-12, radius=0.01, final_radius=0.01)
     solution = dpjax.solve(algorithm, bounded_rows(), key=KEY)

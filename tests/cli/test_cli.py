@@ -433,7 +433,8 @@ def test_run_starts_at_a_saddle(name, call, table, tmp_path):
     assert ("exact_accuracy" in out) == (name == "two-layer") and "nan" not in out
 
 
-@pytest.mark.parametrize("name", mostly_ci(["phase-retrieval", "two-layer"], ["phase-retrieval"]))
+@pytest.mark.ci
+@pytest.mark.parametrize("name", ["phase-retrieval", "two-layer"])
 def test_repeats_and_a_dry_run_of_a_loss_without_a_margin(name, call, table, tmp_path):
     file = tmp_path / "out.json"
     more = ["--data", *table, "--objective", name, *SHORT]

@@ -299,6 +299,7 @@ def test_a_dtype_that_cannot_hold_the_labels_is_refused(y, dataset, spends_nothi
 
 
 # Two steps on 60 toy records, whose noise may hide them: about words alone.
+@pytest.mark.ci
 @pytest.mark.filterwarnings("ignore:the noisy gradients cannot be told:RuntimeWarning")
 def test_the_guarantee_says_which_labels_count():
     algorithm, data = trained(np.tile(np.float32([0, 1]), 30))

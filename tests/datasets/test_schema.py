@@ -1019,6 +1019,7 @@ def test_a_loss_of_labels_takes_no_number_and_one_of_numbers_does(tmp_path):
         )  # fmt: skip
 
 
+@pytest.mark.ci
 def test_a_model_of_several_classes_predicts_those_declared():
     schema = declared(label={"column": "grade", "classes": ["high", "mid", "low"]})
     del schema["columns"]["grade"]

@@ -257,6 +257,7 @@ def test_an_estimator_warns_of_a_training_on_unknown_classes():
         one.fit(x, 5 * y)
 
 
+@pytest.mark.ci
 def test_fit_warns_of_a_training_on_null_records():
     x, y = toy_records()
 

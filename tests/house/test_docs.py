@@ -77,7 +77,7 @@ def parsed(words):
 WITH_CODE = [page for page in PAGES if blocks(page)]
 # Pages whose trainings take longest; what they call is tested elsewhere.
 LONG = ["audits", "experiments", "own-table", "quickstart", "resume", "scikit-learn"]
-LONG += ["networks", "sharp-edges", "tuning", "your-own"]
+LONG += ["devices", "networks", "persons", "sharp-edges", "tuning", "your-own"]
 DAILY = [page for page in WITH_CODE if page.stem not in LONG]
 
 

@@ -84,7 +84,7 @@ def test_at_0_every_records_gradient_is_exactly_0(name, x64):
         assert (gradients == 0).all()
 
 
-@each_problem
+@some_problems
 def test_the_eigenvalue_in_closed_form_is_autodiffs(name):
     objective, examples = BUILD[name](), records()
     saddle = diagnostics.exact_saddle(objective, examples)

@@ -218,6 +218,7 @@ def test_with_an_accuracy_both_are_in_one_event_one_file_and_one_report(tmp_path
     assert "<dt>records that count</dt>" in page
 
 
+@pytest.mark.ci
 def test_a_network_is_counted_through_fit():
     def factory(objective, budget, **settings):
         made = functools.partial(dpjax.dp_adam, objective, step_size=0.1, **settings)

@@ -116,6 +116,7 @@ def test_without_classes_nothing_is_predicted():
         fitted(data=(x, np.ones((N, CLASSES), np.float32)), loss=squared).predict(x)
 
 
+@pytest.mark.ci
 def test_an_nnx_module_is_left_as_it_was():
     model = Nnx(nnx.Rngs(0))
     before = bits(nnx.state(model))
@@ -232,6 +233,7 @@ def test_c33_an_impossible_label_and_a_nan_are_the_same_null_record():
     assert one == other != neither
 
 
+@pytest.mark.ci
 def test_bytes_are_scaled_by_declared_bounds():
     x = np.random.default_rng(0).integers(0, 256, (N, 2, 2), dtype=np.uint8)
     y = records()[1]

@@ -511,6 +511,7 @@ def test_noise_that_spends_all_of_delta_is_refused():
         tuning.plan(made, {"step_size": [0.1]}, BUDGET, score=public, **TRIALS)
 
 
+@pytest.mark.ci
 def test_a_winner_that_is_not_finite_warns():
     def absurd(budget, **setting):
         objective = dpjax.objectives.logistic_l2(1.0)
@@ -591,6 +592,7 @@ def table(tmp_path):
 FEW = ["--steps", "3", "--trials", "2", "--cap", "4", "--epsilon", "3"]
 
 
+@pytest.mark.ci
 def test_the_command_searches_writes_and_says_the_price(table, tmp_path, capsys):
     model, out = str(tmp_path / "model"), str(tmp_path / "out.json")
     words = ["tune", "dp-gd", *table, *FEW, "--save", model, "--json", out]
