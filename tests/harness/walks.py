@@ -60,7 +60,7 @@ class Walk:
             path = str(arguments[0])
             if any(path.startswith(goal) for goal in self.paths):
                 self.note(pathlib.Path(path).name[:5], sys._getframe(1))
-            if path.startswith(str(ROOT)) and not path.endswith((".py", ".pyc")):
+            if path.startswith(f"{ROOT}/") and not path.endswith((".py", ".pyc")):
                 self.read[str(pathlib.Path(path).relative_to(ROOT))] = None
 
     def note(self, goal, frame):

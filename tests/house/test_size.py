@@ -37,7 +37,7 @@ MOST = {
     "tuning": (1023, 6),
 }
 WHEEL = 43_393
-"""All rooms together: never raised, and lowered with a room. 43,000 is what it should become."""
+"""All rooms together, 780 lines of templates among them: never raised, and lowered with a room."""
 
 
 def sizes():
