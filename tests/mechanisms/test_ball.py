@@ -261,6 +261,11 @@ def test_a_given_radius_is_held_against_the_budget(relation):
         make("prgd", PrivacyBudget(1.0, 1e-3, relation), **more, radius=0.9999 * radius)
 
 
+def test_a_delta_that_no_noise_meets_is_refused():
+    with pytest.raises(ValueError, match="delta=1e-40 is too small for any noise here; raise it"):
+        make("prgd", PrivacyBudget(1.0, 1e-40), data_size=100, dimension=4, steps=5)
+
+
 def test_a_weak_delta_needs_to_be_acknowledged_and_its_meaning_is_printed():
     more = {"data_size": 1000, "dimension": 4, "steps": 500}
     budget = PrivacyBudget(1.0, 0.1)

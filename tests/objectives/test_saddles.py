@@ -307,7 +307,7 @@ def test_the_trust_region_leaves_the_welsch_saddle_in_five_iterations(real_data)
     saddle = diagnostics.exact_saddle(objective, data.examples)
     assert saddle.min_eigenvalue == pytest.approx(-0.0100, abs=1e-4)
     # What is asked is its halfway value alone, here as ``exact_landscape`` finds it in 10 seconds.
-    landscape = diagnostics.landscape.Landscape(saddle, minimum=saddle, halfway=0.998264)
+    landscape = diagnostics.stationarity.Landscape(saddle, minimum=saddle, halfway=0.998264)
     examples = tuple(map(jnp.asarray, data.examples))
     keys = jax.random.split(jax.random.key(0), 5)
     left = jax.vmap(lambda key: dpjax.solve(five, examples, key=key).params)(keys)
