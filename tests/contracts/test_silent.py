@@ -134,7 +134,7 @@ REFUSED = {
     "solve: complex labels": (lambda _: solved(y=Y + 0j), "real numbers.*pass y.real"),
     "solve: a column of labels": (lambda _: solved(y=Y[:, None]), ONE_LABEL),
     "solve: one-hot labels": (lambda _: solved(y=HOT, objective=THREE_CLASSES), ONE_LABEL),
-    "solve: a list of labels": (lambda _: solved(y=Y.tolist()), "arrays with one row per record"),
+    "solve: a list of labels": (lambda _: solved(y=Y.tolist()), "arrays of one row per record"),
     "solve: a column of a frame": (lambda _: solved(y=frame(y=Y)["y"]), "to_numpy"),
     "solve: features in a frame": (lambda _: solved(frame()), "to_numpy"),
     "solve: features of words": (lambda _: solved(X.astype("U")), SCHEMA),
