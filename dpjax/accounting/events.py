@@ -64,7 +64,7 @@ class Event:
 
     @property
     def gaussian_mu(self) -> float:
-        """The mu of Gaussian differential privacy: sqrt(sum of count / multiplier^2), exact."""
+        """Exact mu of GDP, sqrt(sum of count / multiplier^2); raises unless ``is_gaussian``."""
         if not self.is_gaussian:
             raise ValueError(
                 "sampled releases, selections and ball noise have no mu-GDP description that is "

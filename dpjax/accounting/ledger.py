@@ -159,7 +159,7 @@ class Ledger(HasCard):
             raise _absent(path) from None
 
     def of(self, part: str | None) -> "Ledger":
-        """Returns this ledger restricted to one part; None for all of the data.
+        """Returns this ledger for one part, which must be declared; None for all of the data.
 
         Parts spend side by side: of each is left what runs leave that read it or all of the data,
         and of all of the data the least of any part.
@@ -371,7 +371,7 @@ class Ledger(HasCard):
         self._append(admitted)
 
     def plan(self, events: Sequence[Event], *, label: str) -> None:
-        """Reserves for a list of runs that is fixed beforehand.
+        """Reserves for a list of runs that is fixed beforehand, or raises as ``check``.
 
         At the head of a ledger the list is accounted by exact composition. A run with the event of
         one on the list then takes that one's place, in any order, and costs nothing more.

@@ -221,7 +221,7 @@ class Release:
 
     @staticmethod
     def from_fields(fields: dict[str, Any]) -> "Release":
-        """Returns the release whose ``to_fields`` went through JSON."""
+        """Returns the release whose ``to_fields`` went through JSON; raises for an unknown kind."""
         fields = dict(fields)
         kind = fields.pop("mechanism"), fields.pop("sampling")
         if kind not in _KINDS:

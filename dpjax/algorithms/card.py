@@ -30,7 +30,7 @@ class AlgorithmBase(HasCard):
     def epsilon(self, delta: float | None = None) -> float | list:
         """Returns the epsilon that a whole run spends at ``delta``, by default the declared one.
 
-        On the host, under the relation of the budget; of stacked algorithms a list, one entry each.
+        On the host, else it raises, under the budget's relation; of stacked algorithms a list.
         """
         check_on_host(self)
         # Of a batch of algorithms, which ``jax.vmap`` or stacking makes, steps have axes.

@@ -91,9 +91,9 @@ def with_accuracy(
 ) -> base.Algorithm:
     """Returns a training that also releases the accuracy of its final parameters, with noise.
 
-    Both together stay within the budget, as one event. It is the accuracy on the training records:
-    it says whether training worked, and is optimistic about new ones. The solution's ``accuracy``
-    is the estimate, and ``accuracy_interval`` a confidence interval around it.
+    Together they stay within the budget, as one event. The solution's ``accuracy`` is estimated on
+    the training records, is optimistic about new ones, and has an ``accuracy_interval``. A training
+    that predicts no label, or whose accounting allows no other query, raises a ``ValueError``.
 
     Args:
       make: ``make(budget) -> algorithm``, a factory with all its arguments but the budget.

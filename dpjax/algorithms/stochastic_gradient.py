@@ -173,6 +173,7 @@ def dp_optimizer(
       optimizer: fed the noisy mean gradient, in float32 at least; learning rate and schedule are
         its own. By default ``optax.adam(0.1)``, for rows of unit norm; for a network say
         ``optax.adam(1e-3)``. Another configuration with the same object compiles nothing anew.
+        One that adds noise, has ``optax.MultiSteps`` or reads more than gradient and params raises.
       params: as in ``solve``, or its shapes, for an optimizer that treats the leaves of a pytree
         differently; it is traced with them. By default a vector of ``dimension`` numbers.
       per_layer: as in ``clipped_grad``: each leaf is clipped, within the same joint bound.

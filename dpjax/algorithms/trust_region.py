@@ -14,7 +14,6 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
-from dpjax.algorithms.base import Ask
 from dpjax.algorithms.certificate import (
     CLIP_SLACK,
     Certificate,
@@ -72,7 +71,7 @@ def start(params: Params) -> TrustRegionState:
     return TrustRegionState(params, params, answer, jnp.array(jnp.inf, zero.dtype), jnp.array(0))
 
 
-def ask_model(queries: Queries, params: Params, ask: Ask, **public: Any) -> SecondOrderAnswer:
+def ask_model(queries: Queries, params: Params, ask: base.Ask, **public: Any) -> SecondOrderAnswer:
     """Returns the noisy data terms at ``params``, steps 3 and 4 of algorithm 1."""
     if len(queries) == 1:
         return ask(queries[0], params, **public)
@@ -158,7 +157,7 @@ class TrustRegion(base.Algorithm):
         return start(params)
 
     def step(
-        self, key: Array, state: TrustRegionState, ask: Ask
+        self, key: Array, state: TrustRegionState, ask: base.Ask
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
         # Algorithm 1, with damping and a radius that shrinks.
         answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
@@ -172,7 +171,7 @@ class TrustRegion(base.Algorithm):
         return state.multiplier + self.damping <= self.stop_below
 
     def certify(
-        self, key: Array, state: TrustRegionState, ask: Ask, bounded_rows: bool
+        self, key: Array, state: TrustRegionState, ask: base.Ask, bounded_rows: bool
     ) -> tuple[Certificate | None, Params | None]:
         if self.certified is None:
             return None, None

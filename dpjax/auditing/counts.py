@@ -39,8 +39,8 @@ class Counts(NamedTuple):
 def upper_rate(count: np.ndarray | int, runs: int, level: np.ndarray | float) -> np.ndarray:
     """Returns Clopper and Pearson's (1934) upper bound on a probability, in (0, 1].
 
-    ``count`` occurred in so many independent ``runs``; ``level``, of any shape that goes with
-    ``count``, is the probability that the bound is too low, at most.
+    ``count`` occurred in so many independent ``runs``, 1 or more; ``level``, between 0 and 1 and of
+    any shape that goes with ``count``, is the probability that the bound is too low, at most.
     """
     if not np.all((np.asarray(level) > 0) & (np.asarray(level) < 1)):
         raise ValueError(f"level must be strictly between 0 and 1, got {level!r}.")

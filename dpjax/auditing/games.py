@@ -220,7 +220,7 @@ def single_answer(query: Query, pair: NeighbouringPair, dimension: int) -> Game:
 def single_selection(query: SelectionQuery, pair: NeighbouringPair, candidates: Array) -> Game:
     """Returns the attack on one selection, by the log-likelihood ratio of the chosen index.
 
-    The candidates (K, p) are scored as if their gradients had been released as 0.
+    Candidates (K, p) are scored as at released gradients of 0; the pair has the query's relation.
     """
     # At gradient norms of 0 the selection is by curvature alone.
     public = {"gradient_norms": jnp.zeros(len(candidates)), "filled": len(candidates)}

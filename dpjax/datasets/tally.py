@@ -186,9 +186,8 @@ class Tally:
         if self._no_persons:
             problems.append(
                 f"the unit {unit!r} holds {_few(self._no_persons)}, which names nobody, so that "
-                "such a "
-                'record contributes nothing: declare under [unit] type = "number" (unit_type in '
-                "Python) if all are whole numbers (7, 7.0, 007 and +7 are one), or "
+                'such a record contributes nothing: declare under [unit] type = "number" '
+                "(unit_type in Python) if all are whole numbers (7, 7.0, 007 and +7 are one), or "
                 '"text" if they are words, compared as they are written.'
             )
         if unit is not None and len(self._persons) < 2:

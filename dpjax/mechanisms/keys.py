@@ -236,7 +236,7 @@ def _rotate(word: Array, by: Array) -> Array:
 
 
 def check_threefry(key: Array) -> None:
-    """Raises for other keys, traced too, such as rbg's, which repeat themselves under ``vmap``."""
+    """Raises for a key that is not threefry's, traced too: rbg repeats itself under ``vmap``."""
     if "threefry" not in (name := str(jax.random.key_impl(key))):
         raise ValueError(f"key must be a threefry key, got {name}; pass dpjax.random_key().")
 

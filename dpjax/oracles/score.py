@@ -20,7 +20,7 @@ from dpjax.oracles.setting import ClippedSums, Evaluations
 from dpjax.sampling import FullBatch, SinglePass, as_shuffled
 
 EIGENVALUE_ERROR = 2.0**-44
-"""Of an eigenvalue in float64, per parameter and clip norm: 2^9 times the unit roundoff."""
+"""Of an eigendecomposition in float64, per parameter and clip norm: 2^9 times the unit roundoff."""
 
 
 def smallest_curvature(
@@ -131,9 +131,9 @@ class ScoreQuery(ValueQuery):
         around 0.
         """
         rows: Any = self.sampler
-        first, size = jnp.int32(rows.first), jnp.int32(rows.max_batch_size)
+        start, size = jnp.int32(rows.first), jnp.int32(rows.max_batch_size)
         # One read for all candidates: they are scored on the same held-out records.
-        batch, present = rows.minibatch(as_shuffled(records), first, size, rows.max_batch_size)
+        batch, present = rows.minibatch(as_shuffled(records), start, size, rows.max_batch_size)
         first = jax.tree.map(lambda leaf: leaf[0], params)
         self._check_dimension(first)
         dtype = flatten(first)[0].dtype

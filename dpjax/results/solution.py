@@ -224,8 +224,7 @@ class Solution(Predictions, HasCard):
     def _each(self, read: Callable[[Any], Any], tree: Any = None) -> Any:
         # All leaves: under vmap over keys the algorithm's own numbers are concrete.
         check_on_host(self)
-        tree = self.algorithm if tree is None else tree
-        return for_each(tree, np.shape(self.steps), read) if np.ndim(self.steps) else read(tree)
+        return for_each(self.algorithm if tree is None else tree, np.shape(self.steps), read)
 
 
 def _message(code: Any) -> str:

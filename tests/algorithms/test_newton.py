@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import dpjax
 from dpjax._wide import to_float64
 from dpjax.accounting import RELATIONS, records_moved
 from dpjax.oracles import NewtonQuery, Setting, bind
+from dpjax.results import guarantee
 
 N, P, FLOOR, CLIP = 8, 3, 0.2, 0.01
 LOGISTIC = dpjax.objectives.logistic()
@@ -150,3 +152,17 @@ def test_bad_arguments(bad, message):
     more = {"objective": LOGISTIC, "budget": dpjax.PrivacyBudget(1.0, 1e-3)} | bad
     with pytest.raises(ValueError, match=message):
         dpjax.dp_newton(data_size=N, dimension=P, **more)
+
+
+def test_the_guarantee_says_what_a_direction_is_and_what_bounds_it():
+    """It was called a mean of clipped contributions."""
+    budget = dpjax.PrivacyBudget(1.0, 1e-5)
+    algorithm = dpjax.dp_newton(LOGISTIC, budget, data_size=1_000, dimension=P)
+    text = " ".join(guarantee.statement(algorithm, "row").split())
+    (released,) = re.findall(r"Released: ([^.]*)\.", text)
+    assert released.split("; ") == [
+        "means of clipped contributions, with Gaussian noise",
+        "an inverse mean Hessian times the direction of a vector released before, with Gaussian "
+        "noise",
+    ]
+    assert "newton direction: 12 times" in text and "raised to a public floor or above it" in text

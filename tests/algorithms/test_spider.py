@@ -490,6 +490,8 @@ def test_the_guarantee_says_that_each_record_is_read_once():
     algorithm = make("spider", data_size=256, dimension=P)
     solution = dpjax.solve(algorithm, records(n=256), key=jax.random.key(0))
     text = " ".join(solution.guarantee().split())
+    # The noise is on the sum, see ``Prefix.add``.
+    assert "before noise" not in text and "divided by its batch size, which is fixed or" in text
     assert "one pass over the 256 declared records" in text
     assert "Each record is used in at most one answer" in text
     assert "estimate and scores use disjoint records" in text
