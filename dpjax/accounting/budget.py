@@ -65,7 +65,7 @@ class PrivacyBudget:
         object.__setattr__(self, "epsilon", _validate.positive("epsilon", self.epsilon))
         if self.delta is None:
             raise ValueError("delta is required: choose it well below 1/n, such as 1/(10 n).")
-        object.__setattr__(self, "delta", _validate.open_unit("delta", self.delta))
+        object.__setattr__(self, "delta", _validate.positive("delta", self.delta))
         if self.delta >= 0.5:
             raise ValueError(
                 f"delta must be below 1/2, got {self.delta:g}: publishing all records with "

@@ -44,15 +44,15 @@ def dp_gradient_descent(
 
     Args:
       steps: T; by default the one that minimises the bound of theorem 6.3 on the mean squared
-        gradient, 2 M gap / T + p sigma^2, at most 2,048.
+        gradient, 2 gap / (eta T) + p sigma^2, at most 2,048.
       step_size: eta; by default 1 / smoothness of what is differentiated.
       pl_constant: mu of the Polyak-Lojasiewicz condition |grad L|^2 >= 2 mu (L - min L), such as
         the strong convexity of an l2 penalty on a convex loss. T is then by default theorem 6.2's:
         see ``polyak_lojasiewicz_steps``.
-      batch_size: expected size of a Poisson batch; by default every record at every step. Then
-        there is no certificate, and T does not count the batches' own variance.
+      batch_size: expected size of a Poisson batch; by default every record at every step. With
+        batches there is no certificate, and T does not count their own variance.
       output: as in all factories; ``"random"`` is the iterate of theorem 6.3.
-      certify: ``"last_query"`` or None. A proximal step or batches have no certificate.
+      certify: ``"last_query"`` (free; w_{T-1}) or None; not for batches or a proximal step.
 
     Privacy: releases T clipped mean gradients with Gaussian noise; every iterate is covered. The
       choice of the output is post-processing; of a random one the solution tells its number, which

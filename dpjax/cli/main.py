@@ -28,16 +28,16 @@ dpjax run                     trains on data that come with dpjax
 dpjax COMMAND --help          options and examples of a command
 """
 _NO_READER = 141  # what a shell reports of a program that SIGPIPE ended
-# What other libraries, or people, call an option of ours.
+# What other libraries, or people, call an option of ours; without hyphens.
 _OTHER_NAMES = {
-    "--epochs": "--steps",
-    "--iterations": "--steps",
-    "--l2-norm-clip": "--clip-norm",
-    "--lr": "--learning-rate",
-    "--max-grad-norm": "--clip-norm",
-    "--output": "--save",
-    "--step-size": "--learning-rate",
-    "--target": "--label",
+    "epochs": "--steps",
+    "iterations": "--steps",
+    "l2normclip": "--clip-norm",
+    "lr": "--learning-rate",
+    "maxgradnorm": "--clip-norm",
+    "output": "--save",
+    "stepsize": "--learning-rate",
+    "target": "--label",
 }
 
 
@@ -123,6 +123,6 @@ class Parser(argparse.ArgumentParser):
     def _suggestion(self, word: str) -> str:
         word = word.partition("=")[0].casefold().replace("_", "-")
         options = [text for action in self._actions for text in action.option_strings]
-        other = _OTHER_NAMES.get(word)
-        near = [other] if other in options else difflib.get_close_matches(word, options, n=1)
+        other = _OTHER_NAMES.get(word.replace("-", ""))
+        near = [other] if other in options else difflib.get_close_matches(word, options, 1, 0.85)
         return f"; did you mean {near[0]}?" if near else "; see --help"

@@ -265,7 +265,7 @@ def check_units(table: Any, options: Options) -> None:
     if unit is None:
         for name, value in (("max_records", most), ("unit_type", options.unit_type)):
             if value is not None:
-                raise ValueError(f"{name} is for units: name the column that tells them by unit.")
+                raise ValueError(f"{name} is for units: name the column of their ids as unit.")
         return
     if most is not None:
         _validate.positive_int("max_records", most)
@@ -273,7 +273,7 @@ def check_units(table: Any, options: Options) -> None:
     if isinstance(table, Dataset):
         return
     if not _is_user_table(table):
-        raise ValueError(f"unit={unit!r} names a column, and this is no table of yours.")
+        raise ValueError(f"unit={unit!r} names a column, and this is no table of yours: omit it.")
     if is_table_path(table) and str(table).lower().endswith((".npz", ".npy")):
         raise ValueError(
             f"unit names a column, and those of {str(table)!r} have no names: save the table as "

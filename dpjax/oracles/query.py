@@ -41,8 +41,8 @@ class Query:
     A subclass is a ``pytree_dataclass`` with keyword-only fields. It must define ``name``,
     ``exact`` and ``bound``. It may define
 
-    - the noise: ``noise`` if all parts have one law, else ``noises``, and ``stddevs``; ``purpose``,
-      ``step_key``;
+    - the noise: ``noise``; where ``exact`` has several parts, ``noises`` and ``stddevs``;
+      ``purpose``, ``step_key``;
     - what becomes of the noisy parts: ``postprocess``, its inverse ``noisy_parts``, and
       ``evidence``;
     - what is accounted and said of it: ``releases``, ``sensitivity``, ``divisor``, ``components``,
@@ -74,7 +74,8 @@ class Query:
     description: ClassVar[str] = ""
     """Of a class of your own: what is released and with which noise, for the guarantee."""
     reads: ClassVar[type[Sampler]] = Sampler  # the kind of sampler that a subclass needs
-    # Whether rounding can move a contribution by more: a difference cancels, a count flips.
+    # Whether rounding in another row can move a contribution by more than is charged: a difference
+    # cancels, a count flips.
     _jumps: ClassVar[bool] = False
     sums: ClassVar[ClippedSums | None] = None
     """How the sums of ``exact`` are made; if None, one rounded addition a row is charged."""
@@ -111,7 +112,7 @@ class Query:
         ``replace_one`` are no part of it: the sampler or its accounting applies them. The noise is
         proportional to it.
 
-        It is that at ``params``; of None the largest over all points, which the guarantee prints.
+        It holds at ``params``, or with None everywhere, as for the sensitivity in the guarantee.
         """
         raise NotImplementedError
 
@@ -126,7 +127,7 @@ class Query:
         return self.name
 
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
-        """Returns the value without noise, one array for each of ``noises``. NOT PRIVATE.
+        """Returns the value without noise, one ``Expansion`` for each of ``noises``. NOT PRIVATE.
 
         Besides ``secret_arguments`` it is the only method that may read records.
 
@@ -253,8 +254,8 @@ class Query:
             )
         if not isinstance(exact, tuple) or len(exact) != len(noises):
             raise ValueError(
-                f"exact of {type(self).__name__} must return a tuple of {len(noises)} arrays, one "
-                "for each of noises()."
+                f"exact of {type(self).__name__} must return a tuple of {len(noises)} sums as "
+                "accumulate makes them, one for each of noises()."
             )
         noisy = tuple(
             # Step 0 for every part: this key belongs to one answer already.

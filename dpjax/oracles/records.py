@@ -163,6 +163,6 @@ def _check_linear_examples(examples: PyTree, params: Params, linear: LinearLoss,
         scores = f" for {linear.outputs} scores" if linear.outputs > 1 else ""
         raise ValueError(
             f"params must have shape ({features * linear.outputs},) to fit x{scores}, got "
-            f"{jnp.shape(params)}: pass such params, or dimension={features * linear.outputs} to "
-            "the factory."
+            f"{jnp.shape(params)}: pass dimension={features * linear.outputs} to the factory, and "
+            "params of that shape, if any."
         )

@@ -253,6 +253,8 @@ def test_every_help_has_examples_that_parse(command):
         (["run", "--epsilom", "2"], "--epsilom; did you mean --epsilon?"),
         (["run", "--epsilom=2"], "did you mean --epsilon?"),
         (["run", "--lr", "0.1"], "--lr; did you mean --learning-rate?"),
+        (["run", "--stepsize", "0.1"], "did you mean --learning-rate?"),
+        (["run", "--resume"], "--resume; see --help"),
         (["run", "--max_grad_norm", "1"], "did you mean --clip-norm?"),
         (["calibrate", "--data_size", "9"], "did you mean --data-size?"),
         (["data", "--labels", "y"], "did you mean --label?"),

@@ -368,7 +368,7 @@ REFUSED = [
     (Unbounded, "the bound of Unbounded must be finite and above 0"),
     (Negative, "the bound of Negative must be finite and above 0"),
     (Shorter, r"exact of Shorter returned a sum of shape \(2,\)"),
-    (Bare, "exact of Bare must return a tuple of 1 arrays"),
+    (Bare, "exact of Bare must return a tuple of 1 sums"),
     (Reading, "Reading has an answer of its own"),
     (Booking, "Booking has an event of its own"),
 ]

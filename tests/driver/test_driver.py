@@ -286,7 +286,7 @@ BAD_CALLS = {
     "a number as data": ({"data": 3.0}, "data must be"),
     "lists of numbers": ({"data": (X.tolist(), Y.tolist())}, "convert lists by np.asarray"),
     "text as data": ({"data": "ijcnn1"}, "data must be"),
-    "wrong p": ({"data": (X[:, :2], Y)}, r"params must have shape \(2,\) to fit x"),
+    "wrong p": ({"data": (X[:, :2], Y)}, r"shape \(2,\) to fit x, .* pass dimension=2"),
     "x of one axis": ({"data": (X[:, 0], Y)}, r"x must have shape \(n, p\)"),
     "y of two axes": ({"data": (X, Y[:, None])}, r"y \(n,\)"),
     "y before x": ({"data": (Y, X)}, r"pass \(x, y\), not \(y, x\)"),
