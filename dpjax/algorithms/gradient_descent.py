@@ -55,12 +55,12 @@ def dp_gradient_descent(
       certify: ``"last_query"`` (free; w_{T-1}) or None; not for batches or a proximal step.
 
     Privacy: releases T clipped mean gradients with Gaussian noise; every iterate is covered. The
-      choice of the output is post-processing; of a random one the solution tells its number, which
-      no record touched.
+      choice of the output is post-processing; of ``output="random"`` the solution tells the
+      iterate's number, which is drawn without the records.
 
     Reference: Wang, Ye and Xu (2017), algorithm 4, theorems 6.1 to 6.3. Its range of the random
-      iterate, 0 .. m - 1 for m itself, is a misprint of 0 .. T - 1; w_1 .. w_T has the same bound,
-      with one more step's noise, and leaves out w_0, which is public.
+      iterate, 0 .. m - 1 for m itself, is a misprint of 0 .. T - 1; w_1 .. w_T, without the
+      public w_0, has the same bound but for one more step's noise.
 
     >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)

@@ -27,7 +27,6 @@ _EXAMPLES = """
 dpjax run                     trains on data that come with dpjax
 dpjax COMMAND --help          options and examples of a command
 """
-_NO_READER = 141  # what a shell reports of a program that SIGPIPE ended
 # What other libraries, or people, call an option of ours; without hyphens.
 _OTHER_NAMES = {
     "epochs": "--steps",
@@ -61,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Python writes what is left when it ends, and would print a trace.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _NO_READER
+        return 141  # what a shell reports of a program that SIGPIPE ended
     except (ValueError, ImportError, OSError) as error:
         # Not at the top, as it imports JAX, which the overview does without.
         said = importlib.import_module("dpjax.display.cards").printable(str(error))
@@ -115,13 +114,14 @@ class Parser(argparse.ArgumentParser):
         """As the base class; an unknown option is an error that suggests the nearest one."""
         arguments, rest = super().parse_known_args(args, namespace)
         # argparse would report a missing command or value first.
-        unknown = [word for word in rest if word.startswith("-")]
-        if unknown:
+        if unknown := [word for word in rest if word.startswith("-")]:
             self.error(f"unknown option {unknown[0]}{self._suggestion(unknown[0])}")
         return arguments, rest
 
     def _suggestion(self, word: str) -> str:
         word = word.partition("=")[0].casefold().replace("_", "-")
+        if word == "--algorithm":
+            return ": name the algorithm alone, as in dpjax run dp-adam"
         options = [text for action in self._actions for text in action.option_strings]
         other = _OTHER_NAMES.get(word.replace("-", ""))
         near = [other] if other in options else difflib.get_close_matches(word, options, 1, 0.85)

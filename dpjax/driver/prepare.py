@@ -101,7 +101,7 @@ def prepare(
     check_questions(algorithm, shaped(examples), params)
     team = processes.team(mesh)
     check_alike(team, lambda: describe(algorithm, examples, params).digest, examples, params, key)
-    # Before process 0's key replaces those of the others: keys of one seed are equal already.
+    # Asked of this process's own key: below, that of process 0 takes its place.
     reproducible = seeded or (key is not None and guessable(key))
     with processes.reaching_others(team):
         key = None if key is None else key_of_first(team, key)

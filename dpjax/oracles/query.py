@@ -252,7 +252,7 @@ class Query:
                 f"the noise keys of {type(self).__name__} are derived from the labels {purposes} "
                 f"in noises(): make them distinct, and none {_BATCH!r}, which draws the batch."
             )
-        if not isinstance(exact, tuple) or len(exact) != len(noises):
+        if not isinstance(exact, tuple) or [*map(type, exact)] != [Expansion] * len(noises):
             raise ValueError(
                 f"exact of {type(self).__name__} must return a tuple of {len(noises)} sums as "
                 "accumulate makes them, one for each of noises()."

@@ -253,6 +253,7 @@ def test_every_help_has_examples_that_parse(command):
         (["run", "--epsilom", "2"], "--epsilom; did you mean --epsilon?"),
         (["run", "--epsilom=2"], "did you mean --epsilon?"),
         (["run", "--lr", "0.1"], "--lr; did you mean --learning-rate?"),
+        (["run", "--algorithm", "dp-gd"], "--algorithm: name the algorithm alone, as in dpjax run"),
         (["run", "--stepsize", "0.1"], "did you mean --learning-rate?"),
         (["run", "--resume"], "--resume; see --help"),
         (["run", "--max_grad_norm", "1"], "did you mean --clip-norm?"),
