@@ -160,7 +160,7 @@ ENTRIES: tuple[Entry, ...] = (
         asks="every record at the anchor of each epoch, a batch at each step for how its gradient "
         "changed from there",
         example=Example(objective="logistic-l2", settings={"batch_size": 32, "epoch_length": 3}),
-        scenario=_anchored(5, 20),
+        scenario=_anchored(3, 10),
     ),
     Entry(
         name="dp-svrg++",
