@@ -40,9 +40,8 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
       solver: a name of ``dpjax.ALGORITHMS``.
       classes: the labels, two or more. Of two the larger is the positive class, as scikit-learn has
         it; of 0 and 1, -1 is 0, and of -1 and 1, 0 is -1. A record with any other label contributes
-        nothing, and no error says so: the guarantee
-        names the labels that count, and ``dpjax.datasets.check`` counts the others for the data's
-        owner.
+        nothing, and no error says so: the guarantee names the labels that count, and
+        ``dpjax.datasets.check`` counts the others for the data's owner.
       bounds: (lower, upper), each a number or one per feature; or of a data frame ``{column:
         (lower, upper)}``. Values are clamped to them and mapped to [0, 1]; each row, with its
         intercept, is then divided by its own norm.
