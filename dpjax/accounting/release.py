@@ -49,10 +49,9 @@ class Release:
     ``dp_accounting`` event, and says which relations it has an accounting for; nothing but the
     guarantee's words depends on its kind. One that draws its records is made by the sampler that
     draws (``dpjax.sampling``), never by hand: its numbers are then those of the draw. All answers
-    from one draw are one release, of one joint vector: there is no way to write that two releases
-    share a draw. A kind of your own sets ``mechanism`` and ``sampling``, the names by which it is
-    saved, and may set ``description``, a sentence for the guarantee. A number out of range raises
-    a ``ValueError``.
+    from one draw are one release, of one joint vector: no two releases share a draw. A kind of your
+    own sets ``mechanism`` and ``sampling``, the names by which it is saved, and may set
+    ``description``, a sentence for the guarantee. A number out of range raises a ``ValueError``.
 
     Args:
       name: of the released quantity, as printed.

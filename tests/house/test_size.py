@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).parents[2] / "dpjax"
 # Room: most lines, most files. Who raises a number says behind it what was taken out for that.
 MOST = {
     ".": (1487, 10),  # five names that were baselines'
-    "accounting": (4148, 17),
+    "accounting": (4147, 17),
     "algorithms": (5368, 21),  # with what is left of baselines' 956, 7
     "auditing": (1901, 10),  # the powers of attacks, which were in the registry
     "cli": (2351, 15),  # data --write for scratch files; bounds are rounded outwards
@@ -36,7 +36,7 @@ MOST = {
     "transforms": (1574, 8),
     "tuning": (1023, 6),
 }
-WHEEL = 43_391
+WHEEL = 43_390
 """All rooms together, 780 lines of templates among them: never raised, and lowered with a room."""
 
 
