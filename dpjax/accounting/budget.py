@@ -1,12 +1,12 @@
 """``PrivacyBudget``, its neighbouring relation, and warnings about weak or unusable budgets."""
 
 import dataclasses
+import math
 from typing import get_args
-
-import dp_accounting
 
 from dpjax import _validate
 from dpjax._typing import Relation
+from dpjax.accounting.losses import gaussian_log_delta
 from dpjax.display import cards
 
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
@@ -119,7 +119,7 @@ def remarks(epsilon: float, delta: float, data_size: int) -> list[str]:
             "can become almost certain that a record is present. An epsilon up to 1 is strong; "
             "up to 10 is common."
         )
-    elif data_size < dp_accounting.get_sigma_gaussian(epsilon, delta):
+    elif gaussian_log_delta(data_size, epsilon) > math.log(delta):
         # The noise of one release, on a sum of records of norm 1; a whole training needs more.
         warnings.append(
             f"epsilon = {epsilon:g} is too small to learn from {records}: the noise that hides one "

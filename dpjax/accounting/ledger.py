@@ -10,9 +10,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-import dp_accounting
-
 from dpjax import _validate
+from dpjax._lazy import dp_accounting
 from dpjax.accounting import hash_chain
 from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.events import Event, compose
@@ -383,7 +382,7 @@ class Ledger(HasCard):
         planned = [[run.relation, steps(run), self.part, drawn(run)] for run in events]
         self._book("plan", compose(events), label, planned=planned)
 
-    def spend(self, event: dp_accounting.DpEvent, *, label: str) -> None:
+    def spend(self, event: "dp_accounting.DpEvent", *, label: str) -> None:
         """Books what another program has released of these data, each time that it is called.
 
         Args:

@@ -27,6 +27,9 @@ _EXAMPLES = """
 dpjax run                     trains on data that come with dpjax
 dpjax COMMAND --help          options and examples of a command
 """
+_NO_CACHE = "keep no compiled programs for the next start in ~/.cache/dpjax"
+# Those that compile nothing worth keeping.
+_AT_ONCE = ("data", "ledger", "reproduce", "show")
 # What other libraries, or people, call an option of ours; without hyphens.
 _OTHER_NAMES = {
     "epochs": "--steps",
@@ -53,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             root.print_help()
             return 0
         arguments = root.parse_args(words)
+        if not getattr(arguments, "no_cache", True):
+            importlib.import_module("dpjax.cli.compiled").keep()
         status = arguments.command(arguments)
         # Here, so that a reader that has ended is noticed while it can be reported.
         sys.stdout.flush()
@@ -86,6 +91,8 @@ def parser(named: Collection[str] = tuple(COMMANDS)) -> "Parser":
         command = commands.add_parser(name, help=line)
         if name in named:
             importlib.import_module(f"dpjax.cli.{name}").add_options(command)
+            if name not in _AT_ONCE:
+                command.add_argument("--no-cache", action="store_true", help=_NO_CACHE)
     return root
 
 

@@ -209,7 +209,7 @@ def spec(name: str) -> Spec:
 
 def cache_folder() -> pathlib.Path:
     """Returns the folder of downloads: ``$DPJAX_CACHE``, or ``~/.cache/dpjax``."""
-    default = pathlib.Path.home() / ".cache" / "dpjax"
+    default = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dpjax"
     return pathlib.Path(os.environ.get("DPJAX_CACHE") or default).absolute()
 
 

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flax import serialization
 from jax.core import Tracer
 
 from dpjax import _durable, _validate
+from dpjax._lazy import serialization
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, Release, epsilon
 from dpjax.algorithms import Algorithm, Certificate, ErrorBars, Status
