@@ -13,14 +13,11 @@ from dpjax.oracles.histogram import BinsLoss, HistogramQuery
 def histograms(
     sizes: Sequence[int],
     budget: PrivacyBudget,
-    *,
     data_size: int,
     most: Sequence[float] = (),
     of_units: bool = False,
 ) -> Perturbation:
-    """Returns the release of the share of records in each bin of each column, once and with noise.
-
-    ``dpjax.statistics`` runs it. In the place of parameters it releases sums over n.
+    """Returns the release of the share of records in each bin of each column, in place of params.
 
     Args:
       sizes: number of bins of each column; public.
@@ -31,19 +28,16 @@ def histograms(
 
     Privacy: one Gaussian mechanism, see ``HistogramQuery``.
 
-    >>> algorithm = histograms((21, 3), PrivacyBudget(0.1, 1e-6), data_size=10_000)
+    >>> algorithm = histograms((21, 3), PrivacyBudget(0.1, 1e-6), 10_000)
     >>> round(algorithm.event.releases[0].sensitivity * 10_000, 3)
     1.414
     """
-    objective = Objective(BinsLoss(tuple(sizes)), name="histograms")
+    objective, dimension = Objective(BinsLoss(tuple(sizes)), name="bins"), sum(sizes) + len(most)
     objective = objective.of_units() if of_units else objective
-    dimension = sum(sizes) + len(most)
     problem = base.check_problem(objective, budget, data_size, dimension, "pld")
-    norm = math.sqrt(len(sizes) + math.fsum(x * x for x in most))
-    query = HistogramQuery(
-        setting=problem.setting,
-        noise_multiplier=gaussian_multiplier(budget, 1, noise_draws=dimension),
-        # Above what it bounds, also where float32 rounds it down.
-        clip_norm=base.positive_leaf("norm", norm * (1 + 1e-6)),
-    )
+    # Above what it bounds, also where float32 rounds it down.
+    norm = (1 + 1e-6) * math.sqrt(len(sizes) + math.fsum(x * x for x in most))
+    multiplier = gaussian_multiplier(budget, 1, noise_draws=dimension)
+    setting, clip_norm = problem.setting, base.positive_leaf("norm", norm)
+    query = HistogramQuery(setting=setting, noise_multiplier=multiplier, clip_norm=clip_norm)
     return one_release(problem, query, "first look at the data")

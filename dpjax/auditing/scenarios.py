@@ -152,13 +152,15 @@ def histogram(max_records: int = 1) -> Game:
     """
     # Of a place that is no bin nothing is counted, as of a null record.
     null, canary, y = [-1.0, -1.0, 0.0], [1.0, 0.0, 1.0], jnp.zeros(2)
-    pair = NeighbouringPair((jnp.array([null, null]), y), (jnp.array([canary, null]), y), "zero_out")
+    pair = NeighbouringPair(
+        (jnp.array([null, null]), y), (jnp.array([canary, null]), y), "zero_out"
+    )
     if max_records > 1:
         present = jnp.ones((2, max_records), bool)
         sides = jax.tree.map(lambda leaf: jnp.stack([leaf] * max_records, 1), pair[:2])
-        pair = NeighbouringPair(*((side, present) for side in sides), pair.relation)
+        pair = pair._replace(without=(sides[0], present), canary=(sides[1], present))
     budget = PrivacyBudget(4.0, DELTA, pair.relation)
-    algorithm = histograms((3, 2), budget, data_size=2, most=(1.0,), of_units=max_records > 1)
+    algorithm = histograms((3, 2), budget, 2, (1.0,), of_units=max_records > 1)
     return games.training(algorithm, pair)
 
 

@@ -192,6 +192,7 @@ def load(
 
 
 def undeclared_bounds(table: Table) -> str:
+    """Returns what to do where no bounds are declared."""
     names = [column.name for column in table.schema.columns]
     named = ", ".join(f'"{name}": [low, high]' for name in names[:3])
     more = ", ..." if len(names) > 3 else ""

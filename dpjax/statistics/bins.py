@@ -22,10 +22,9 @@ _INNERMOST = 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class Bins:
-    """The declared bins of one column, the label too; bin 0 is for cells that have no valid value.
+    """The declared bins of a column, or of the label; bin 0 is for cells without a valid value.
 
-    A column of ``levels`` has one for each; one of numbers, or of dates as days since 1970, has
-    ``edges``, one more than bins.
+    There is one for each of ``levels``; or ``edges`` of numbers, or of days since 1970, part them.
     """
 
     column: Any
@@ -41,23 +40,21 @@ class Bins:
     @property
     def is_required(self) -> bool:
         """Whether a training drops a record that lies in bin 0."""
-        if isinstance(self.column, ClassLabel | NumberLabel):
-            return True
-        return bool(np.isnan(self.column.encode(np.array([None], object))).any())
+        is_label = isinstance(self.column, ClassLabel | NumberLabel)
+        return is_label or bool(np.isnan(self.column.encode(np.array([None], object))).any())
 
     @property
     def centers(self) -> np.ndarray:
-        """The mean within each bin of numbers: of a density that is even, or 1 / x where they widen."""
+        """The mean in each bin of numbers: of an even density, or of 1 / x where bins grow."""
         low, high = np.array(self.edges[:-1]), np.array(self.edges[1:])
-        widen = (low * high > 0) & (not np.allclose(high - low, high[0] - low[0]))
-        ratio = np.divide(high, low, out=np.full(len(low), np.e), where=widen)
-        return np.where(widen, (high - low) / np.log(ratio), (low + high) / 2)
+        grows = (low * high > 0) & (not np.allclose(high - low, high[0] - low[0]))
+        ratio = np.divide(high, low, out=np.full(len(low), np.e), where=grows)
+        return np.where(grows, (high - low) / np.log(ratio), (low + high) / 2)
 
     def place(self, cells: np.ndarray) -> np.ndarray:
         """Returns the bin of each cell (n,), which depends on that cell alone.
 
-        Numbers beyond their bounds lie in the outermost bins, as training clamps them, and those of
-        a label in bin 0, as training drops such a record.
+        As in training, numbers beyond bounds count as those, and of a label as none.
         """
         if self.levels:
             of = class_places if isinstance(self.column, ClassLabel) else places
@@ -78,8 +75,8 @@ class Bins:
 def bins_of(column: Any, most: int, geometric: Collection[str] | None = None) -> Bins:
     """Returns the bins of a declared column: its levels, or ``most`` of its range.
 
-    They are equally wide, or geometric in the columns named; by default where both bounds are on
-    one side of 0 and their ratio is 100, or else one of them is 1,000 from 0.
+    They are geometric in the columns named; by default where both bounds are on one side of 0 and
+    have a ratio of 100, or else one is 1,000 from 0.
 
     >>> bins_of(Numeric("age", 0, 120), 4).edges
     (0.0, 30.0, 60.0, 90.0, 120.0)
@@ -90,7 +87,7 @@ def bins_of(column: Any, most: int, geometric: Collection[str] | None = None) ->
     for key in ("levels", "order", "classes"):
         if levels := getattr(column, key, None):
             return Bins(column, name, levels)
-    low, high = float(column.low), float(column.high)
+    low, high = (float(getattr(column, end)) for end in ("low", "high"))
     near, far = sorted(map(abs, (low, high)))
     wide = far >= _WIDE * near if low * high > 0 else far >= _FAR
     if isinstance(column, Dates) or not (wide if geometric is None else name in geometric):
@@ -98,7 +95,6 @@ def bins_of(column: Any, most: int, geometric: Collection[str] | None = None) ->
     elif low * high > 0:
         edges = np.geomspace(low, high, most + 1)
     else:
-        # Logarithms on both sides of 0, and one bin across it or beside it.
         inner = _INNERMOST * far if near else min(1.0, _INNERMOST * far)
         sides = np.log(np.maximum([-low, high], inner) / inner)
         below = round((most - 1) * sides[0] / sides.sum())
@@ -112,14 +108,14 @@ def bins_of(column: Any, most: int, geometric: Collection[str] | None = None) ->
 def read_places(table: Table, bins: Sequence[Bins]) -> tuple[np.ndarray, np.ndarray | None]:
     """Returns in which bins the records lie, (n, m), and None.
 
-    Of units they are (units, K, m), with which records there are, (units, K) bool; see ``group``.
+    Of units they are (units, K, m), with which records there are, (units, K); see ``group``.
 
     Privacy: raw data.
     """
     schema, parts, owners = table.schema, [], []
-    unit = [] if schema.unit is None else [schema.unit]
+    wanted = [*(each.name for each in bins), *([schema.unit] if schema.unit else [])]
     numeric = {each.name for each in bins if each.column.numeric}
-    for block in table.opened.source.blocks([*(each.name for each in bins), *unit], numeric):
+    for block in table.opened.source.blocks(wanted, numeric):
         parts.append(np.stack([b.place(held) for b, held in zip(bins, block, strict=False)], 1))
         owners += block[len(bins) :]
     found = np.concatenate(parts).astype(np.float32)

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ class Description:
       records: how many records count, that is lack no cell for which training would drop them.
       persons: how many units have such a record; None without units.
       columns: what is known of each column, the label last.
-      correlation: of the pairs of columns that were asked for.
+      correlation: of pairs of columns, ``"age, income"``, if asked for.
       stddev: of the noise on each count.
       solution: the release as a training has one: ``solution.guarantee()``, ``solution.event``.
     """
@@ -42,42 +42,38 @@ class Description:
     records: Estimate
     persons: Estimate | None
     columns: tuple[Summary, ...]
-    correlation: dict[tuple[str, str], Estimate]
+    correlation: Mapping[str, Estimate]
     stddev: float
     solution: Solution
 
     def __repr__(self) -> str:
-        unit, said = self.solution.unit, f"records that count: {_counted(self.records)}"
+        lines = [f"records that count: {_counted(self.records)}"]
         if self.persons is not None:
-            said += f"\nunits {unit!r} that have one: {_counted(self.persons)}; below each counts "
-            said += "as one, by the mean of its records"
-        said += f"\nnoise on each count below: standard deviation {self.stddev:.3g}\n"
-        rows = [("column", "missing", "mean", *(f"{level:.0%}" for level in QUANTILES))]
+            lines.append(f"units {self.solution.unit!r} that have one: {_counted(self.persons)}; "
+                         "below, each counts as one, by the mean of its records")  # fmt: skip
+        lines += [f"noise on each count below: standard deviation {self.stddev:.3g}", ""]
+        rows: list[tuple[str, ...]] = [
+            ("column", "missing", "mean", *(f"{level:.0%}" for level in QUANTILES))
+        ]
         for each in self.columns:
-            values = (each.mean, *each.quantiles.values())
-            shown = ["" if value is None else each.bins.show(value.value) for value in values]
-            rows.append((each.bins.name, f"{each.missing.value:.1%}", *shown))
-            rows[-1] += ("",) * (len(rows[0]) - len(rows[-1]))
+            values = [each.mean, *each.quantiles.values()] if each.mean else []
+            shown = [each.bins.show(estimate.value) for estimate in values if estimate]
+            rows.append((each.bins.name, f"{each.missing.value:.1%}", *(shown or [""] * 6)))
         widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-        lines = [said, *("  ".join(map(str.rjust, row, widths)).rstrip() for row in rows), ""]
+        lines += ["  ".join(map(str.rjust, row, widths)).rstrip() for row in rows]
         for each in self.columns:
-            for level, count in each.levels.items():
-                lines.append(f"{each.bins.name} = {level}: {_counted(count)}")
-        for pair, (value, *ends) in self.correlation.items():
-            lines.append(f"correlation of {' and '.join(pair)}: {value:.2f} ({_ends(ends, '.2f')})")
-        return "\n".join(lines).rstrip()
+            lines += [""] * bool(each.levels)
+            lines += [
+                f"{each.bins.name} = {level}: {_counted(n)}" for level, n in each.levels.items()
+            ]
+        for pair, (value, lower, upper) in self.correlation.items():
+            lines.append(f"correlation of {pair}: {value:.2f} ({lower:.2f} to {upper:.2f})")
+        return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
         """Returns it as plain values, with its guarantee."""
-        columns = []
-        for each in self.columns:
-            plain = dataclasses.asdict(dataclasses.replace(each, bins=None, counts=None))  # pyright: ignore
-            edges, counts = list(each.bins.edges), each.counts.tolist()
-            columns.append(plain | {"bins": each.bins.name, "edges": edges, "counts": counts})
-        pairs = [[*pair, *estimate] for pair, estimate in self.correlation.items()]
-        held = {"records": self.records, "persons": self.persons, "stddev": self.stddev}
-        said = {"correlation": pairs, "guarantee": str(self.solution.guarantee())}
-        return {**held, "columns": columns, **said}
+        plain: Any = dataclasses.replace(self, solution=None)  # pyright: ignore[reportArgumentType]
+        return dataclasses.asdict(plain) | {"solution": str(self.solution.guarantee())}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,31 +83,28 @@ class Plan:
     algorithm: Algorithm
     data: Dataset = dataclasses.field(repr=False)
     bins: tuple[Bins, ...]
-    pairs: tuple[tuple[str, str], ...]
+    pairs: tuple[tuple[int, int], ...]
 
     def run(self, key: Array, ledger: Any = None, part: str | None = None) -> Description:
         """Returns what the release says; see ``describe``."""
-        query = self.algorithm.queries[0]
-        solution = run(
-            self.algorithm, self.data, key=key, ledger=ledger, part=part, progress=False
-        )
-        n, stddev = query.data_size, float(query.stddev) * query.data_size
+        how = {"key": key, "ledger": ledger, "part": part, "progress": False}
+        solution, query = run(self.algorithm, self.data, **how), self.algorithm.queries[0]
+        n, present = query.data_size, self.data.present
+        stddev = float(query.stddev) * n
         sums = np.asarray(solution.params, np.float64) * n
         *parts, rest = np.split(sums, np.cumsum([each.size for each in self.bins]))
         # A record has one place in each column, and their number may be public.
-        private = query.relation == "add_or_remove_one"
-        total = max(1.0, float(np.mean([*map(np.sum, parts)]))) if private else float(n)
-        columns = tuple(
-            summarize(each, part, stddev, total)
-            for each, part in zip(self.bins, parts, strict=True)
-        )
-        records, persons, most = (1.0, None, math.inf if private else n)
-        if self.data.present is not None:
-            records = self.data.present.shape[1] / _WEIGHT
+        is_private = query.relation == "add_or_remove_one"
+        total = max(1.0, float(np.mean([*map(np.sum, parts)]))) if is_private else float(n)
+        pairs = zip(self.bins, parts, strict=True)
+        columns = tuple(summarize(each, part, stddev, total) for each, part in pairs)
+        scale, persons, most = 1.0, None, math.inf if is_private else n
+        if present is not None:
             persons, rest = around(rest[1], stddev, 0, most), np.delete(rest, 1)
-        counted = around(rest[0] * records, stddev * records, 0, most * max(1, _WEIGHT * records))
-        pairs = _correlations(self.pairs, columns, rest[1:] / total, stddev / total)
-        return Description(counted, persons, columns, pairs, stddev, solution)
+            scale, most = present.shape[1] / _WEIGHT, most * present.shape[1]
+        records = around(rest[0] * scale, stddev * scale, 0, most)
+        correlation = _correlations(self.pairs, columns, rest[1:] / total, stddev / total)
+        return Description(records, persons, columns, correlation, stddev, solution)
 
 
 def describe(
@@ -134,7 +127,7 @@ def describe(
       key: ``dpjax.random_key()``.
       epsilon: to spend, at delta 1 / (10 n) under ``"zero_out"``;
       budget: or what to spend.
-      ledger: as in ``dpjax.run``: booked before a record is read by the release.
+      ledger: as in ``dpjax.run``.
       part: as in ``dpjax.run``.
       **settings: ``schema`` and the other settings of ``plan``.
 
@@ -173,10 +166,9 @@ def plan(
       schema: what each column is, as for ``dpjax.datasets.load``.
       data_size: the declared n, of units where there are units; by default that of the table.
       bins: of a range.
-      geometric: columns with geometric bins, see ``bins_of``.
-      correlation: numbers of which correlations are released too, for 1.4 times the noise.
-      **declared: in place of a schema: ``label``, ``bounds``, ``classes``, ``unit``,
-        ``max_records`` and ``unit_type``, as for ``load``.
+      geometric: columns with geometric bins, by default those of wide bounds; see ``bins_of``.
+      correlation: columns of numbers of which correlations are released, for 1.4 times the noise.
+      **declared: ``label``, ``bounds`` and others in place of a schema, as for ``load``.
 
     Privacy: reads the records and releases nothing.
     """
@@ -184,24 +176,25 @@ def plan(
     opened.check_declared()
     if any(isinstance(column, Unscaled) for column in opened.schema.columns):
         raise ValueError(undeclared_bounds(opened))
-    _validate.positive_int("bins", bins)
-    columns = [*opened.schema.preprocessing.encoders, opened.schema.label]
-    chosen = tuple(bins_of(column, bins, geometric) for column in columns)
-    ranges = [each.name for each in chosen if each.edges]
+    most, declared_columns = _validate.positive_int("bins", bins), opened.schema.preprocessing
+    columns = [*declared_columns.encoders, opened.schema.label]
+    chosen = tuple(bins_of(column, most, geometric) for column in columns)
+    names = [each.name for each in chosen]
     for name in (*correlation, *(geometric or ())):
-        _validate.choice("column of numbers", name, ranges)
-    pairs = tuple(itertools.combinations(correlation, 2))
+        _validate.choice("column of numbers", name, [each.name for each in chosen if each.edges])
+    pairs = tuple(itertools.combinations(map(names.index, correlation), 2))
     places, present = read_places(opened, chosen)
-    sums = [*_counts(places, present, chosen), *_products(places, chosen, pairs)]
-    x = np.stack([*np.moveaxis(places, -1, 0), *sums], axis=-1).astype(np.float32)
-    n = len(x) if data_size is None else data_size
+    grids = [_grid(each)[places[..., i].astype(int)] for i, each in enumerate(chosen)]
+    products = [_factor(chosen, pairs) * grids[i] * grids[j] for i, j in pairs]
+    x = np.stack([*np.moveaxis(places, -1, 0), *_counts(places, present, chosen), *products], -1)
+    n = len(x) if data_size is None else _validate.positive_int("data_size", data_size)
     if not isinstance(budget, PrivacyBudget):
-        budget = PrivacyBudget(budget, 1 / (10 * _validate.positive_int("data_size", n)))
-    most = [1.0] if present is None else [_WEIGHT, 1.0]
-    most += [_share(len(chosen), pairs)] * len(pairs)
-    sizes, grouped = [each.size for each in chosen], present is not None
-    algorithm = histograms(sizes, budget, data_size=n, most=most, of_units=grouped)
-    unit, y = opened.schema.unit or opened.unit, np.zeros(x.shape[:-1], np.float32)
+        budget = PrivacyBudget(budget, 1 / (10 * n))
+    largest = [1.0] if present is None else [_WEIGHT, 1.0]
+    largest += [_factor(chosen, pairs)] * len(pairs)
+    sizes, unit = [each.size for each in chosen], opened.schema.unit or opened.unit
+    algorithm = histograms(sizes, budget, n, largest, of_units=present is not None)
+    x, y = x.astype(np.float32), np.zeros(x.shape[:-1], np.float32)
     data = Dataset(x, y, name=opened.name, unit=unit, present=present)
     return Plan(algorithm, data, chosen, pairs)
 
@@ -217,14 +210,9 @@ def _counts(places: np.ndarray, present: np.ndarray | None, bins: Sequence[Bins]
     return [np.broadcast_to(each, present.shape) for each in both]
 
 
-def _products(places: np.ndarray, bins: Sequence[Bins], pairs: Sequence[tuple[str, str]]) -> list:
-    scaled = {b.name: _grid(b)[places[..., i].astype(int)] for i, b in enumerate(bins)}
-    return [_share(len(bins), pairs) * scaled[one] * scaled[other] for one, other in pairs]
-
-
-def _share(columns: int, pairs: Sequence[tuple[str, str]]) -> float:
+def _factor(columns: Sequence[Any], pairs: Sequence[Any]) -> float:
     """The factor of products by which all of them have the squared norm of the histograms."""
-    return math.sqrt(columns / max(1, len(pairs)))
+    return math.sqrt(len(columns) / max(1, len(pairs)))
 
 
 def _grid(bins: Bins) -> np.ndarray:
@@ -233,25 +221,25 @@ def _grid(bins: Bins) -> np.ndarray:
 
 
 def _correlations(
-    pairs: Sequence[tuple[str, str]], columns: Sequence[Summary], sums: np.ndarray, stddev: float
-) -> dict[tuple[str, str], Estimate]:
-    factor, moments = _share(len(columns), pairs), {}
-    for each in columns:
-        shares, grid = each.counts / each.counts.sum(), _grid(each.bins)
-        mean = float(shares @ grid)
-        moments[each.bins.name] = mean, math.sqrt(max(float(shares @ grid**2) - mean**2, 1e-6))
+    pairs: Sequence[tuple[int, int]], columns: Sequence[Summary], sums: np.ndarray, stddev: float
+) -> dict[str, Estimate]:
+    """Returns the correlations of places among bins, equally spaced, from sums of products."""
+    shares = [np.array(each.counts) / sum(each.counts) for each in columns]
+    means, squares = (
+        [
+            float(share @ _grid(each.bins) ** power)
+            for share, each in zip(shares, columns, strict=True)
+        ]
+        for power in (1, 2)
+    )
+    spreads = [math.sqrt(max(s - m * m, 1e-6)) for m, s in zip(means, squares, strict=True)]
     found = {}
-    for pair, total in zip(pairs, sums, strict=True):
-        (mean, spread), (other, other_spread) = (moments[name] for name in pair)
-        scale = spread * other_spread
-        value = (total / factor - mean * other) / scale
-        found[pair] = around(float(value), stddev / factor / scale, -1, 1)
+    for (i, j), total in zip(pairs, sums / _factor(columns, pairs), strict=True):
+        scale, name = spreads[i] * spreads[j], f"{columns[i].bins.name}, {columns[j].bins.name}"
+        room = stddev / _factor(columns, pairs) / scale
+        found[name] = around(float(total - means[i] * means[j]) / scale, room, -1, 1)
     return found
 
 
-def _ends(ends: Sequence[float], form: str) -> str:
-    return f"{ends[0]:{form}} to {ends[1]:{form}}"
-
-
 def _counted(estimate: Estimate) -> str:
-    return f"{estimate.value:,.0f} ({_ends(estimate[1:], ',.0f')})"
+    return "{:,.0f} ({:,.0f} to {:,.0f})".format(*estimate)
