@@ -30,7 +30,7 @@ def histograms(
 
     >>> algorithm = histograms((21, 3), PrivacyBudget(0.1, 1e-6), 10_000)
     >>> round(algorithm.event.releases[0].sensitivity * 10_000, 3)
-    1.414
+    1.417
     """
     objective, dimension = Objective(BinsLoss(tuple(sizes)), name="bins"), sum(sizes) + len(most)
     objective = objective.of_units() if of_units else objective
