@@ -140,7 +140,7 @@ class Ledger(HasCard):
         """
         try:
             file = hash_chain.HashChainFile(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             raise _absent(path) from None
         try:
             return cls(path, file)
@@ -154,7 +154,7 @@ class Ledger(HasCard):
         """Returns the ledger in a file for reading only; takes no lock, and raises as ``open``."""
         try:
             return cls(path, hash_chain.read(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             raise _absent(path) from None
 
     def of(self, part: str | None) -> "Ledger":
@@ -447,7 +447,9 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _absent(path: str | os.PathLike) -> FileNotFoundError:
+def _absent(path: str | os.PathLike) -> Exception:
+    if os.path.isdir(path):
+        return LedgerError(f"{os.fspath(path)} is a folder, and a ledger is a file: name that.")
     return FileNotFoundError(
         f"there is no ledger {os.fspath(path)}; declare its budget first: "
         f"`dpjax ledger create {os.fspath(path)} --epsilon E --delta D [--relation R]`."

@@ -15,6 +15,7 @@ from jax.scipy.special import ndtri
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
+from dpjax.display.cards import HasFields
 from dpjax.objectives import Objective
 from dpjax.oracles import SecondOrderAnswer
 
@@ -26,7 +27,7 @@ CLIP_SLACK = 1.1e-5
 
 
 @pytree_dataclass
-class Certificate:
+class Certificate(HasFields):
     """Bounds that hold together with probability at least 1 - beta over the noise.
 
     Args:

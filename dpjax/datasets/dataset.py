@@ -16,6 +16,7 @@ from dpjax.datasets.rows import Rows
 from dpjax.datasets.scaling import Ranges, linear_scale, normalise
 from dpjax.datasets.source import Source, stacked
 from dpjax.datasets.sources import open_features
+from dpjax.display.cards import HasFields
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,7 +176,7 @@ class Preprocessing:
 @pytree_dataclass
 # eq=False, since a comparison of arrays has no single truth value.
 @dataclasses.dataclass(frozen=True, eq=False)
-class Dataset:
+class Dataset(HasFields):
     """Features and labels for training, with the name and unit that a guarantee states.
 
     A JAX pytree: the four arrays are leaves, the rest is static. Nothing is checked here, because
@@ -203,7 +204,8 @@ class Dataset:
 
     >>> data = Dataset(np.ones((3, 2), np.float32), np.ones(3, np.float32), name="ones")
     >>> data
-    Dataset(name='ones', unit='row', max_norm=None)
+    Dataset ones
+      unit: row
     >>> data.size, data.dimension
     (3, 2)
     """

@@ -10,6 +10,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Loss, Params
 from dpjax.datasets.rows import Rows
+from dpjax.display.cards import HasFields
 from dpjax.objectives.linear import LinearLoss, Margin, Signs
 from dpjax.objectives.regularizers import L2, PENALTIES, prox_zero
 from dpjax.objectives.units import REDUCTIONS, UnitLoss
@@ -153,7 +154,7 @@ class LossOfScores:
 
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
-class Objective:
+class Objective(HasFields):
     """The average over records of ``loss``, plus ``regularizer``.
 
     Frozen and hashable, and equal when rebuilt from the same functions, so that rebuilding one does

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from dpjax import _durable, _validate
+from dpjax import _durable, _validate, plotting
 from dpjax._lazy import serialization
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, Release, epsilon
@@ -183,6 +183,10 @@ class Solution(Predictions, HasCard):
         """Returns the same for the exact share of the declared records that count."""
         return self._interval("counted", confidence)
 
+    def plot(self, path: str | os.PathLike | None = None) -> Any:
+        """Returns a matplotlib figure of the released history, and writes it to ``path``."""
+        return plotting.plot_solution(self, path, self.algorithm.title)
+
     def _interval(self, field: str, confidence: float) -> tuple[Array, Array]:
         name, value = ANSWERS[field], getattr(self, field)
         if value is None:
@@ -336,7 +340,7 @@ def save(path: str | os.PathLike, solution: Any) -> None:
         records.
 
     Raises:
-      ValueError: for a batch of solutions.
+      ValueError: for a batch of solutions, or what is none.
 
     Privacy: writes params with their error bars, (p, p), history, certificate, guarantee, and the
       columns, bounds or schema, intercept and classes that were declared; no key, no data, no
@@ -353,8 +357,12 @@ def save(path: str | os.PathLike, solution: Any) -> None:
     ...     bool((load(os.path.join(folder, "model")).params == solution.params).all())
     True
     """
+    solution = getattr(solution, "solution", solution)
     if not isinstance(solution, Solution):
-        solution = solution.solution
+        raise ValueError(
+            "solution must be what run, solve, fit or tune returned, got "
+            f"{_validate.shown(solution)}: train first, by dpjax.run(algorithm, data, key=...)."
+        )
     if np.ndim(solution.steps):
         raise ValueError("save takes one solution; index a batch with jax.tree.map first.")
     event, certificate, bars = solution.event, solution.certificate, solution.error_bars
@@ -392,8 +400,9 @@ def load(path: str | os.PathLike) -> SavedSolution:
     """
     try:
         raw = pathlib.Path(path).read_bytes()
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"there is no file {str(path)!r}.") from error
+    except (FileNotFoundError, IsADirectoryError) as error:
+        folder = ", but a folder: name the file that save wrote" * os.path.isdir(path)
+        raise FileNotFoundError(f"there is no file {str(path)!r}{folder}.") from error
     try:
         # Data alone, as is JSON: nothing of a file is run.
         content: Any = serialization.msgpack_restore(raw)
