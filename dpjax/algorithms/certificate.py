@@ -187,6 +187,11 @@ class ErrorBars(Bars):
     definite: Array
     unclipped: Array
 
+    @property
+    def noise_stddev(self) -> np.ndarray:
+        # Along a direction without curvature the noise has no bound.
+        return self.stddev if bool(self.definite) else np.full(self.stddev.shape, np.inf)
+
     def mapped(self, matrix: np.ndarray, offset: np.ndarray) -> ErrorBars:
         """Returns those of ``matrix`` (k, p) times the parameters plus ``offset`` (k,), in float64.
 

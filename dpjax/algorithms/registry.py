@@ -75,6 +75,8 @@ class Entry:
     grid: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     """Arguments and the values that a private search draws them from by default, for rows of norm
     1; empty where no default is sensible."""
+    strongly_convex: bool = False
+    """Whether theory needs a strongly convex objective, so that an intercept is penalised too."""
     one_release: bool = False
     """Whether it releases once and takes no planned steps, so that neither the command line nor the
     contract suite can run it."""
@@ -160,6 +162,7 @@ ENTRIES: tuple[Entry, ...] = (
         factory=dp_svrg,
         asks="every record at the anchor of each epoch, a batch at each step for how its gradient "
         "changed from there",
+        strongly_convex=True,
         example=Example(objective="logistic-l2", settings={"batch_size": 32, "epoch_length": 3}),
         scenario=_anchored(3, 10),
     ),

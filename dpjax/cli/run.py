@@ -84,8 +84,10 @@ def _work(arguments: argparse.Namespace) -> int:
     everyone = Team(jax.process_count(), jax.process_index())
     # Files are looked at where they are written: in the first process.
     everyone.from_first(functools.partial(_check, arguments))
-    objective = problem.objective(arguments)
+    # Before the data are read, for what is wrong with the arguments alone.
+    problem.objective(arguments)
     data = problem.load(arguments)
+    objective = problem.objective(arguments, data.size)
     dimension = objective.parameters(data.dimension)
     setting = problem.configure(arguments, objective, data.size, dimension)
     algorithm = setting.algorithm

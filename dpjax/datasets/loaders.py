@@ -107,6 +107,7 @@ def load(
     max_records: int | None = None,
     schema: Schema | str | os.PathLike[str] | Mapping[str, Any] | None = None,
     unit_type: str | None = None,
+    inference: bool = False,
 ) -> Dataset:
     """Returns a named data set or a user's table: a file, or columns in memory.
 
@@ -144,11 +145,12 @@ def load(
       schema: a ``Schema``, the path of a TOML file that holds one, or a mapping like it; for a
         table only. It takes the place of all options but ``memory_limit``, and has an intercept
         unless it says otherwise.
+      inference: scale rows so that coefficients can be read, see ``Schema.for_inference``.
 
     Returns:
       A ``Dataset`` of NumPy arrays, every row divided by its norm, or by a constant where a schema
-      declares a number as the label; images are in [0, 1], with classes from 0 up. Its
-      ``preprocessing`` holds the declarations, and scales further records.
+      declares that or a number as the label, and for inference; images are in [0, 1], with classes
+      from 0 up. Its ``preprocessing`` holds the declarations, and scales further records.
 
     Raises:
       ValueError: for an unknown name, a label, classes, bounds or a schema that are missing, do not
@@ -169,7 +171,15 @@ def load(
     if is_scaled(name_or_path):
         # The file holds all that was declared when it was written.
         _check_left_out(options, f"{str(name_or_path)!r}: the file", schema=schema)
-        return read_scaled(name_or_path, memory_limit)
+        data = read_scaled(name_or_path, memory_limit)
+        scale = data.preprocessing
+        if inference and scale is not None and not scale.linear:
+            raise ValueError(
+                f"the rows of {str(name_or_path)!r} were divided by norms of their own, and "
+                'inference needs one constant: declare rows = "constant" in the schema, and write '
+                "the file again."
+            )
+        return data
     # With a schema `open_table` raises, since that is for tables.
     if schema is None and isinstance(name_or_path, str | os.PathLike) and name_or_path in IMAGES:
         if any(option is not None for option in (label, bounds, classes, intercept or None)):
@@ -183,6 +193,8 @@ def load(
     unscaled = any(isinstance(column, Unscaled) for column in table.schema.columns)
     if unscaled and _is_user_table(name_or_path):
         raise ValueError(_undeclared_bounds(table))
+    if inference:
+        table = table._replace(schema=table.schema.for_inference())
     return table.dataset()
 
 

@@ -26,6 +26,7 @@ from dpjax.datasets.encoders import (
     NumberLabel,
     Numeric,
     Ordinal,
+    Unscaled,
 )
 from dpjax.datasets.labels import check_labels
 from dpjax.datasets.source import Source, few
@@ -45,7 +46,8 @@ class Schema:
     numbers and ordered levels become features from -1 to 1, and all rows are divided by one
     constant, the square root of the number of columns that are features, plus 1 with an intercept:
     then no row has a norm above 1 and a linear model is linear in the columns, which it would not
-    be if rows were divided by norms of their own.
+    be if rows were divided by norms of their own. With classes ``rows="constant"`` does the same,
+    so that coefficients are log-odds per unit of a column; inference always does.
 
     Args:
       label: the label's column, and its classes or bounds.
@@ -57,6 +59,9 @@ class Schema:
       unit_type: how the unit's cells are compared, see ``group``: ``"number"``, ``"text"`` or None.
       quoted_line_breaks: of a CSV, whether cells in quotes may hold line breaks. A record is then
         what RFC 4180 parses as one; else it is a line.
+      rows: ``"own_norm"`` or ``"constant"``, what divides rows; None for the default by the label.
+      max_norm: norm of a row, features from -1 to 1 and an intercept of 1, to which longer ones are
+        scaled down. The constant is then the smaller of both.
 
     Privacy: must be written from public knowledge, not from the records.
 
@@ -75,6 +80,8 @@ class Schema:
     intercept: bool = True
     unit_type: str | None = None
     quoted_line_breaks: bool | None = None
+    rows: str | None = None
+    max_norm: float | None = None
 
     @classmethod
     def read(cls, declared: "Schema | str | os.PathLike[str] | Mapping[str, Any]") -> "Schema":
@@ -83,11 +90,11 @@ class Schema:
         Args:
           declared: ``[label]`` with ``column``, and ``classes`` or ``bounds``; for each other
             column ``[columns.NAME]`` with one of ``bounds`` (numbers or dates, which may have
-            ``missing``), ``levels`` (which may have ``other``), ``order`` and ``ignore = true``;
-            ``[unit]`` with ``column``, ``max_records`` and perhaps ``type`` where a person has
-            several records; ``intercept``; and ``quoted_line_breaks``, required for a CSV with a
-            column that may hold any text, by ``other`` or ``ignore``. A schema is returned as it
-            is.
+            ``missing``), ``levels`` (which may have ``other``, and a ``reference`` that gets no
+            feature), ``order`` and ``ignore = true``; ``[unit]`` with ``column``, ``max_records``
+            and perhaps ``type`` where a person has several records; ``intercept``; ``rows`` and
+            ``max_norm``; and ``quoted_line_breaks``, required for a CSV with a column that may hold
+            any text, by ``other`` or ``ignore``. A schema is returned as it is.
 
         Raises:
           FileNotFoundError: if there is no such file.
@@ -115,7 +122,41 @@ class Schema:
         """The mapping of features and labels that is declared."""
         # Ignored columns have no features, so that tables to predict need not have them.
         encoders = tuple(column for column in self.columns if column.features)
-        return Preprocessing(encoders, self.intercept, self.label.classes, self.label.bounds)
+        return Preprocessing(
+            encoders,
+            self.intercept,
+            self.label.classes,
+            self.label.bounds,
+            constant=self.rows == "constant" or self.max_norm is not None,
+            max_norm=self.max_norm,
+        )
+
+    def for_inference(self) -> "Schema":
+        """Returns the schema by which coefficients can be read and told apart.
+
+        A constant divides all rows, and each column of levels has a reference, by default its
+        first: all its indicators would add up to the intercept, or to those of another column.
+
+        >>> schema = Schema.read({
+        ...     "label": {"column": "ill", "classes": ["no", "yes"]},
+        ...     "columns": {"sex": {"levels": ["F", "M"]}},
+        ... })
+        >>> schema.for_inference().features
+        ('sex=M', 'intercept')
+        """
+        # Without an intercept one column may keep all of its levels.
+        complete = self.intercept
+        columns: list[Column] = []
+        for column in self.columns:
+            if isinstance(column, Categorical) and column.reference is None:
+                if complete:
+                    column = dataclasses.replace(column, reference=column.levels[0])
+                complete = True
+            columns.append(column)
+        unscaled = any(isinstance(column, Unscaled) for column in columns)
+        # Numbers without bounds have no largest norm: of published data rows stay as they are.
+        rows = self.rows if unscaled else "constant"
+        return dataclasses.replace(self, columns=tuple(columns), rows=rows)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -230,7 +271,13 @@ def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
 def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> Categorical:
     levels = check_labels(f"levels of {said}", declaration["levels"], 1)
     other = _validate.flag(f"other of {said}", declaration.get("other", False))
-    return Categorical(name, levels, other)
+    reference = declaration.get("reference")
+    if reference is not None and reference not in levels:
+        raise ValueError(
+            f"reference of {said} must be one of its levels, got {reference!r}: the others are "
+            "compared with it."
+        )
+    return Categorical(name, levels, other, reference)
 
 
 def _ordered(said: str, name: str, declaration: Mapping[str, Any]) -> Ordinal:
@@ -278,7 +325,8 @@ def _day(said: str, value: Any) -> float:
 
 def _schema(where: str, content: Mapping[str, Any]) -> Schema:
     """Returns the schema that a TOML file or a mapping holds; errors call it ``where``."""
-    _check_keys(where, content, ("intercept", "quoted_line_breaks", "label", "unit", "columns"))
+    known = ("intercept", "quoted_line_breaks", "rows", "max_norm", "label", "unit", "columns")
+    _check_keys(where, content, known)
     label, unit, columns = (
         _table(f"{name} of {where}", content.get(name, {}), f", [{name}]")
         for name in ("label", "unit", "columns")
@@ -317,6 +365,7 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
         # Checked beside the stored column, by `check_names`.
         unit.get("type"),
         breaks,
+        *_norms(where, content, declared),
     )
     # A column may be called as an indicator or the intercept is, such as `sex=F`.
     names = schema.features
@@ -349,6 +398,24 @@ def _check_filled(where: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
             f"{where} is still to be filled in, from public knowledge and not from the records: "
             f"{', '.join(empty)}. What does not apply is removed."
         )
+
+
+def _norms(
+    where: str, content: Mapping[str, Any], label: ClassLabel | NumberLabel
+) -> tuple[str | None, float | None]:
+    """Returns ``rows`` and ``max_norm``."""
+    rows, most = content.get("rows"), content.get("max_norm")
+    if rows is not None:
+        _validate.choice(f"rows of {where}", rows, ("own_norm", "constant"))
+    if most is not None:
+        most = _validate.positive(f"max_norm of {where}", most)
+    if rows == "own_norm" and (most is not None or isinstance(label, NumberLabel)):
+        beside = "max_norm" if most is not None else "a number as the label"
+        raise ValueError(
+            f'{where} declares rows = "own_norm" beside {beside}, for which a constant divides '
+            "rows: leave rows out."
+        )
+    return rows, most
 
 
 def _label(said: str, part: Mapping[str, Any]) -> ClassLabel | NumberLabel:

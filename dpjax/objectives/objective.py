@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax._typing import Array, Loss, Params
 from dpjax.datasets.rows import Rows
 from dpjax.objectives.linear import LinearLoss, Margin, Signs
-from dpjax.objectives.regularizers import L2, PENALTIES, prox_zero
+from dpjax.objectives.regularizers import L2, PENALTIES, ExceptIntercept, prox_zero
 from dpjax.objectives.units import REDUCTIONS, UnitLoss
 
 Regularizer = Callable[[Params], Array]
@@ -271,6 +271,19 @@ class Objective:
             # Without its margin the objective would not know that it predicts.
             model=LinearModel() if self.model is None and self.margin is not None else self.model,
         )
+
+    def free_intercept(self) -> "Objective":
+        """Returns the objective of a linear model whose last feature's weight has no penalty.
+
+        One without a penalty of its own stays as it is.
+        """
+        form, penalty = self.of_scores, self.regularizer
+        # An objective without scores, or the same for both labels, has no intercept.
+        if form is None or isinstance(penalty, ExceptIntercept) or not self._scores:
+            return self
+        if not isinstance(penalty, PENALTIES):
+            return self
+        return dataclasses.replace(self, regularizer=ExceptIntercept(penalty, form.outputs))
 
     @property
     def of_scores(self) -> LinearLoss | None:

@@ -16,12 +16,13 @@ from jax.core import Tracer
 from dpjax import _durable, _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, Release, epsilon
-from dpjax.algorithms import Algorithm, Certificate, ErrorBars, Status
+from dpjax.algorithms import Algorithm, Bars, Certificate, ErrorBars, PopulationBars, Status
 from dpjax.algorithms.card import REPRODUCIBLE, check_on_host, for_each, noise_words, of_event
 from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaled import fields_of, preprocessing_of
 from dpjax.display.cards import Card, HasCard, ceil, number, printable
+from dpjax.objectives import describe_penalty
 from dpjax.objectives.units import UnitLoss
 from dpjax.results import guarantee as _guarantee
 from dpjax.results.prediction import Predictions, Score, score_of
@@ -45,6 +46,7 @@ class Description(NamedTuple):
       records: the declared number of them, n.
       delta: of the budget.
       steps: how many were planned.
+      penalty: what is added to the loss, with its strength, in words; empty where it is not known.
     """
 
     algorithm: str
@@ -53,6 +55,7 @@ class Description(NamedTuple):
     records: int
     delta: float
     steps: int
+    penalty: str = ""
 
 
 def describe(algorithm: Algorithm, unit: str) -> Description:
@@ -69,6 +72,7 @@ def describe(algorithm: Algorithm, unit: str) -> Description:
         # A leaf, so that it is an array once a compiled program has returned the algorithm.
         delta=float(np.asarray(algorithm.declared.delta)),
         steps=int(algorithm.steps),
+        penalty=describe_penalty(algorithm.objective.regularizer),
     )
 
 
@@ -111,7 +115,7 @@ class Solution(Predictions, HasCard):
     evidence: Array
     accuracy: Array | None = None
     counted: Array | None = None
-    error_bars: ErrorBars | None = None
+    error_bars: Bars | None = None
     # Static, as words and flags are no leaves that JAX could map over.
     unit: str = static(default="row")
     reproducible: bool = static(default=False)
@@ -283,7 +287,7 @@ class SavedSolution(Predictions, HasCard):
     text: str
     preprocessing: Preprocessing | None
     score: Score
-    error_bars: ErrorBars | None
+    error_bars: Bars | None
     accuracy: float | None
     counted: float | None
     description: Description
@@ -407,7 +411,7 @@ def load(path: str | os.PathLike) -> SavedSolution:
             "event": Event(releases, content.pop("relation")),
             "preprocessing": preprocessing_of(json.loads(content.pop("preprocessing"))),
             "score": Score(**json.loads(content.pop("score"))),
-            "error_bars": None if bars is None else ErrorBars(**bars),
+            "error_bars": None if bars is None else _bars(bars),
             "description": Description(**json.loads(content.pop("description"))),
         }
         saved = SavedSolution(**content, **fields)  # the others are in the file as they are
@@ -417,13 +421,18 @@ def load(path: str | os.PathLike) -> SavedSolution:
     return saved
 
 
+def _bars(fields: dict[str, Any]) -> Bars:
+    # Each has fields of its own, by which it is known again.
+    return (PopulationBars if "noise_covariance" in fields else ErrorBars)(**fields)
+
+
 def _check(saved: SavedSolution) -> None:
     """Raises for what ``save`` does not write: whoever sends a model may have made its file."""
     what, score, claim = saved.description, saved.score, saved.certificate
     numbers = (saved.params, saved.certified_params, saved.history, saved.steps, saved.status)
     kinds = {np.asarray(leaf).dtype.kind for leaf in jax.tree.leaves(numbers)}
     size = sum(map(np.size, jax.tree.leaves(saved.params)))
-    words = (what.algorithm, what.objective, what.unit, saved.text, *saved.history)
+    words = (what.algorithm, what.objective, what.unit, what.penalty, saved.text, *saved.history)
     releases = [part for release in saved.event.releases for part in release.parts()]
     right = (
         kinds <= set("fiubV")  # bfloat16 is of kind V

@@ -472,7 +472,7 @@ def test_every_solver_is_configured_from_the_same_arguments(solver):
             )
         ),
     )
-    assert algorithm.objective == dpjax.objectives.logistic_l2(2**-10)
+    assert algorithm.objective == dpjax.objectives.logistic_l2(2**-10).free_intercept()
 
 
 def test_absent_scikit_learn_says_what_to_install(monkeypatch):

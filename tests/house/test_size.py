@@ -29,14 +29,14 @@ MOST = {
     "objectives": (1930, 9),  # _linear and _units, 391 lines, stood at the top
     "oracles": (2169, 12),
     "placement": (720, 4),
-    "reporting": (845, 5),  # templates are counted now: report.html 195, style.css 126
+    "reporting": (951, 8),  # templates are counted now: report.html 195, style.css 126
     "results": (1829, 7),  # templates are counted now: guarantee.txt 437
     "sampling": (967, 6),
     "training": (1321, 7),
     "transforms": (1574, 8),
     "tuning": (1023, 6),
 }
-WHEEL = 43_504
+WHEEL = 43_610
 """All rooms together, 780 lines of templates among them: raised once, for tables (issue 38)."""
 
 

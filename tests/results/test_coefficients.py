@@ -135,7 +135,10 @@ def test_of_classes_the_parameters_are_named_and_not_rescaled(scale, classes, na
     ("bars", "why"),
     [
         (None, "the gradient and the Hessian of all records"),
-        (ErrorBars(0, 0, 0.0, 0.0, False, True, True), "cut off by the trust region"),
+        (
+            ErrorBars(np.ones(3), np.eye(3), 0.0, 0.0, False, True, True),
+            "cut off by the trust region",
+        ),
     ],
 )
 def test_without_intervals_the_reason_is_said(bars, why):
