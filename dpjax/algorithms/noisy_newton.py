@@ -124,8 +124,8 @@ class NoisyNewton(base.Algorithm):
         floor = spectral_norm(query, len(hessian))
         values, vectors = jnp.linalg.eigh(hessian)
         vectors = vectors if basis is None else basis @ vectors
-        inverse = (vectors / jnp.maximum(values, floor)) @ vectors.T
-        hessian = (vectors * values) @ vectors.T
+        inverse = (vectors / jnp.maximum(values, floor)[None]) @ vectors.T
+        hessian = (vectors * values[None]) @ vectors.T
         return ravel_pytree(gradient)[0], inverse, hessian, values[0] / floor
 
     def _basis(self, dtype: Any) -> Array | None:
@@ -153,7 +153,7 @@ class NoisyNewton(base.Algorithm):
         noise = (of_gradient**2 + of_hessian**2 * (move @ move) / 2) * identity
         noise = noise + of_hessian**2 / 2 * move[:, None] * move[None]
         values, vectors = jnp.linalg.eigh(state.covariance)
-        sampled = (vectors * jnp.maximum(values, 0)) @ vectors.T / self.last.data_size
+        sampled = (vectors * jnp.maximum(values, 0)[None]) @ vectors.T / self.last.data_size
         bend = form.concordance
         if bend is None:  # over a range of residuals curvature may change by all of itself
             assert objective.constants is not None
