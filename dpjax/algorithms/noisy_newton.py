@@ -1,5 +1,6 @@
 """Noisy Newton steps for inference (Avella-Medina, Bradshaw and Loh 2023)."""
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from dpjax.algorithms.base import StepInfo
 from dpjax.algorithms.inference import PopulationBars
 from dpjax.algorithms.trust_region import joint_weights
 from dpjax.objectives import Objective
+from dpjax.objectives.units import UnitLoss
 from dpjax.oracles import (
     CovarianceQuery,
     FittedQuery,
@@ -170,6 +172,15 @@ class NoisyNewton(base.Algorithm):
         )
 
 
+def _of_a_row(objective: Objective) -> Objective:
+    """The objective whose constants a mean over a unit's records has too."""
+    loss = objective.loss
+    if not isinstance(loss, UnitLoss) or objective.averaged is None:
+        return objective
+    margin = getattr(loss.linear, "phi", None)
+    return dataclasses.replace(objective, loss=loss.loss, linear=loss.linear, margin=margin)
+
+
 def spectral_norm(query: JointQuery, dimension: int) -> Any:
     """Returns the typical spectral norm of the noise on the mean Hessian, also of tracers."""
     return query.hessian_stddev * math.sqrt(2 * dimension)
@@ -245,7 +256,7 @@ def noisy_newton(
         norms=asked(NormsQuery, _NORMS, clip_norm=clip) if fitted else None,
         last=asked(FittedQuery, _LAST, label="last_gradient_and_hessian", **weights),
         covariance=asked(CovarianceQuery, _COVARIANCE, clip_norm=clip),
-        unclipped=public and (fitted or base.never_clips(objective, clip)),
+        unclipped=public and (fitted or base.never_clips(_of_a_row(objective), clip)),
         **problem.plan(steps, 1),
     )
     problem.check_spent(algorithm.event)
