@@ -123,7 +123,8 @@ class NoisyNewton(base.Algorithm):
         hessian = self.objective.regularize_hessian(answer.hessian, wide)
         basis = self._basis(hessian.dtype)
         hessian = hessian if basis is None else basis.T @ hessian @ basis
-        floor = spectral_norm(query, len(hessian))
+        # The typical spectral norm of isometric noise.
+        floor = query.hessian_stddev * math.sqrt(2 * len(hessian))
         values, vectors = jnp.linalg.eigh(hessian)
         vectors = vectors if basis is None else basis @ vectors
         inverse = (vectors / jnp.maximum(values, floor)[None]) @ vectors.T
@@ -179,11 +180,6 @@ def _of_a_row(objective: Objective) -> Objective:
         return objective
     margin = getattr(loss.linear, "phi", None)
     return dataclasses.replace(objective, loss=loss.loss, linear=loss.linear, margin=margin)
-
-
-def spectral_norm(query: JointQuery, dimension: int) -> Any:
-    """Returns the typical spectral norm of the noise on the mean Hessian, also of tracers."""
-    return query.hessian_stddev * math.sqrt(2 * dimension)
 
 
 def noisy_newton(
