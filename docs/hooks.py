@@ -25,8 +25,13 @@ MOVED = [
 ]
 FENCED = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
 FORMULA = re.compile(r"(?P<around>\$\$?)(?=\S)(?P<tex>[^$]+)(?<=\S)(?P=around)")
-# How much a page of a tab counts in the search, where that is not 1.
-BOOSTS = {"Tutorials": 2, "Guides": 2, "Results": 0.1, "Reference": 0.5, "Contribute": 0.1}
+# How much a page counts in the search. A word in a title counts 1,000 times as much as in the text.
+BOOSTS = [
+    (re.compile(r"notebooks/|decisions/|experiments|accelerators|benchmarks|papers"), 0.1),
+    (re.compile(r"gallery/|changelog|api/|architecture|development"), 0.001),
+    (re.compile(r"tutorial-"), 1),
+    (re.compile(r""), 2),
+]
 HELP = re.compile(r"<!-- help: (.*) -->")
 CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 CODE = re.compile(r"<code>[^<]*</code>")
@@ -64,8 +69,8 @@ def on_files(files, config):
 
 def on_page_markdown(markdown, page, **_):
     """Typesets formulas; turns links that hold in the repository into links of the site."""
-    if page.ancestors:
-        page.meta.setdefault("search", {"boost": BOOSTS.get(page.ancestors[-1].title, 1)})
+    boost = next(boost for pattern, boost in BOOSTS if pattern.match(page.file.src_uri))
+    page.meta.setdefault("search", {"boost": boost})
     for pattern, place in MOVED:
         markdown = pattern.sub(place, markdown)
     markdown = _typeset(markdown)
