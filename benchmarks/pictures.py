@@ -23,8 +23,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 GALLERY = ROOT / "benchmarks" / "gallery"
 PICTURES = ROOT / "docs" / "pictures"
 CODE = re.compile(r"^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# A picture's width on a phone is a quarter of what it is here: few panels, large type.
-SIZE = (4.4, 3.4)
+# Inches of a panel: at the width of a phone its type has 9 pixels.
+SIZE = (5.6, 3.0)
 
 
 def stored(study, **fields):
@@ -61,31 +61,31 @@ def gap_over_time(method):
 def better(path):
     """What DP-TR is better at: few steps, and so little time."""
     title = "IJCNN1, 35,000 records, epsilon 1; " + plotting.EXACT
-    with plotting.panels(path, 1, 2, title, size=SIZE, legend="none") as grid:
-        left, right = grid[0]
+    with plotting.panels(path, 2, 1, title, size=SIZE, legend="none") as grid:
+        above, below = grid[:, 0]
         steps = steps_out_of_the_saddle()
         names = sorted(steps, key=steps.get, reverse=True)
         colors = [plotting.BLUE if name == "DP-TR" else plotting.GREY for name in names]
-        left.barh(names, [steps[name] for name in names], color=colors)
+        above.barh(names, [steps[name] for name in names], color=colors)
         for place, name in enumerate(names):
-            left.text(1.15 * steps[name], place, f"{steps[name]:g}", va="center")
-        left.set(xscale="log", xlim=(1, 2500), title="Steps until out of a saddle")
+            above.text(1.15 * steps[name], place, f"{steps[name]:g}", va="center")
+        above.set(xscale="log", xlim=(1, 2500), title="Steps until out of a saddle")
         colors = {"DP-TR": plotting.BLUE, "DP-GD": plotting.ORANGE, "DP-Adam": plotting.PURPLE}
         for name, color in colors.items():
             seconds, gaps = gap_over_time(f"{name}, dpjax")
-            right.plot(seconds, gaps, color=color, marker="o", markersize=4)
-            right.annotate(name, (seconds[-1], gaps[-1]), (0, -15), textcoords="offset points",
+            below.plot(seconds, gaps, color=color, marker="o", markersize=4)
+            below.annotate(name, (seconds[-1], gaps[-1]), (0, -15), textcoords="offset points",
                            ha="center", color=color)  # fmt: skip
-        right.set(xscale="log", yscale="log", xlabel="seconds of training")
-        right.set(xlim=(3e-3, 0.6), ylim=(9e-4, 0.3))
-        right.set_title("Gap to the optimum")
+        below.set(xscale="log", yscale="log", xlabel="seconds of training")
+        below.set(xlim=(3e-3, 0.6), ylim=(9e-4, 0.3))
+        below.set_title("Gap to the optimum")
 
 
 def belief(path):
     """How sure an attacker can be, against epsilon."""
     epsilons = [i / 50 for i in range(501)]
     title = "What an attacker can learn about one record, at most"
-    with plotting.panels(path, 1, 1, title, size=(5.6, 3.4)) as grid:
+    with plotting.panels(path, 1, 1, title, size=SIZE) as grid:
         axes = grid[0][0]
         for prior, color in ((0.5, plotting.BLUE), (0.1, plotting.ORANGE), (0.01, plotting.GREEN)):
             odds = [math.exp(epsilon) * prior / (1 - prior) for epsilon in epsilons]
@@ -110,7 +110,7 @@ def batch(path):
         return calibrate(event, budget) / batch_size
 
     title = "Noise of one step, 60,000 records, epsilon 3"
-    with plotting.panels(path, 1, 1, title, size=(5.6, 3.4)) as grid:
+    with plotting.panels(path, 1, 1, title, size=SIZE) as grid:
         axes = grid[0][0]
         colors = (plotting.BLUE, plotting.ORANGE, plotting.GREEN)
         for steps, color in zip((100, 1_000, 10_000), colors, strict=True):
