@@ -168,37 +168,22 @@ class PrivateEstimator(BaseEstimator):
     def coefficients_(self) -> Coefficients:
         """Coefficients by name in the units of the columns, with what is known of their errors."""
         check_is_fitted(self)
-        return coefficients(
-            self._params,
-            self._preprocessing,
-            self.solution_.error_bars,
-            classes=self._scored,
-            numeric=is_regressor(self),
-            penalty=self.solution_.description.penalty,
-        )
+        bars, penalty = self.solution_.error_bars, self.solution_.description.penalty
+        beside: Any = {"classes": self._scored, "numeric": is_regressor(self), "penalty": penalty}
+        return coefficients(self._params, self._preprocessing, bars, **beside)
 
     def summary(self) -> str:
-        """Returns the coefficients as a table, with intervals where ``inference`` asked for them.
-
-        Raises:
-          NotFittedError: before ``fit``.
-        """
+        """Returns ``coefficients_`` as a table with captions; of ``inference``, with intervals."""
         return self.coefficients_.summary()
 
-    @property
-    def _scored(self) -> tuple[str, ...]:
-        """Names of the classes with a score each; none where there is one score."""
-        return ()
+    _scored: ClassVar[Any] = ()
+    """Names of the classes, where each has a score."""
 
     @property
     def _inferred(self) -> str | None:
-        kinds = {False: None, True: "population", "population": "population", "privacy": "privacy"}
-        if self.inference not in kinds:
-            raise ValueError(
-                'inference must be False, True (or "population") or "privacy", got '
-                f"{self.inference!r}."
-            )
-        return kinds[self.inference]
+        if self.inference in (True, False):
+            return "population" if self.inference else None
+        return _validate.choice("inference", self.inference, ("population", "privacy"))
 
     def _strength(self, size: int) -> float:
         strength = self.regularization

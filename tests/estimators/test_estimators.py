@@ -319,7 +319,7 @@ def test_a_search_over_epsilon_compiles_once_for_the_folds_and_once_for_all_reco
 def test_the_default_penalty_falls_with_epsilon_in_one_program():
     x, y = problem()
     weights = [make(epsilon=epsilon).fit(x, y).solution_.algorithm for epsilon in (0.5, 50.0)]
-    found = [float(algorithm.objective.regularizer.strength) for algorithm in weights]
+    found = [float(each.objective.regularizer.penalty.strength) for each in weights]
     np.testing.assert_allclose(found, [2 / (60 * 0.5), 2 / (60 * 50.0)], rtol=1e-6)
 
 
