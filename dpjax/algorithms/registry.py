@@ -12,6 +12,7 @@ from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.newton import dp_newton
+from dpjax.algorithms.noisy_newton import noisy_newton
 from dpjax.algorithms.perturbed_descent import perturbed_gradient_descent
 from dpjax.algorithms.perturbed_minimum import objective_perturbation, output_perturbation
 from dpjax.algorithms.spider import stochastic_spider
@@ -266,6 +267,14 @@ ENTRIES: tuple[Entry, ...] = (
             settings={"steps": 10, "floor": 0.25, "clip_norm": 1.0, "hessian_clip_norm": 1e-3},
             dimension=1,
         ),
+    ),
+    Entry(
+        name="noisy-newton",
+        factory=noisy_newton,
+        asks="every record, for gradient and Hessian as one release; at the end for the covariance "
+        "of gradients: the parameters have standard errors for a population",
+        example=Example(objective="logistic-l2"),
+        scenario=Scenario(settings=_CLIPS | {"steps": 2}, dimension=5, epsilon=3.341),
     ),
     Entry(
         name="dp-sgd",
