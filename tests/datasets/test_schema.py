@@ -1153,7 +1153,7 @@ def test_for_inference_one_constant_divides_rows_and_a_reference_has_no_feature(
     dpjax.datasets.write(short, tmp_path / "rows.npz")
     assert load(tmp_path / "rows.npz", inference=True).preprocessing == short.preprocessing
     dpjax.datasets.write(load(PATIENTS, schema=LEVELED), tmp_path / "own.npz")
-    with pytest.raises(ValueError, match="rows = .constant. in the schema"):
+    with pytest.raises(ValueError, match="declare rows = "):
         load(tmp_path / "own.npz", inference=True)
 
 
