@@ -1,5 +1,6 @@
 """Noisy Newton steps for inference (Avella-Medina, Bradshaw and Loh 2023)."""
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from dpjax.algorithms.base import StepInfo
 from dpjax.algorithms.inference import PopulationBars
 from dpjax.algorithms.trust_region import joint_weights
 from dpjax.objectives import Objective
+from dpjax.objectives.units import UnitLoss
 from dpjax.oracles import (
     CovarianceQuery,
     FittedQuery,
@@ -124,8 +126,8 @@ class NoisyNewton(base.Algorithm):
         floor = spectral_norm(query, len(hessian))
         values, vectors = jnp.linalg.eigh(hessian)
         vectors = vectors if basis is None else basis @ vectors
-        inverse = (vectors / jnp.maximum(values, floor)) @ vectors.T
-        hessian = (vectors * values) @ vectors.T
+        inverse = (vectors / jnp.maximum(values, floor)[None]) @ vectors.T
+        hessian = (vectors * values[None]) @ vectors.T
         return ravel_pytree(gradient)[0], inverse, hessian, values[0] / floor
 
     def _basis(self, dtype: Any) -> Array | None:
@@ -153,7 +155,7 @@ class NoisyNewton(base.Algorithm):
         noise = (of_gradient**2 + of_hessian**2 * (move @ move) / 2) * identity
         noise = noise + of_hessian**2 / 2 * move[:, None] * move[None]
         values, vectors = jnp.linalg.eigh(state.covariance)
-        sampled = (vectors * jnp.maximum(values, 0)) @ vectors.T / self.last.data_size
+        sampled = (vectors * jnp.maximum(values, 0)[None]) @ vectors.T / self.last.data_size
         bend = form.concordance
         if bend is None:  # over a range of residuals curvature may change by all of itself
             assert objective.constants is not None
@@ -168,6 +170,15 @@ class NoisyNewton(base.Algorithm):
             curvature=left_out / spread,
             unclipped=jnp.asarray(self.unclipped and bounded_rows),
         )
+
+
+def _of_a_row(objective: Objective) -> Objective:
+    """The objective whose constants a mean over a unit's records has too."""
+    loss = objective.loss
+    if not isinstance(loss, UnitLoss) or objective.averaged is None:
+        return objective
+    margin = getattr(loss.linear, "phi", None)
+    return dataclasses.replace(objective, loss=loss.loss, linear=loss.linear, margin=margin)
 
 
 def spectral_norm(query: JointQuery, dimension: int) -> Any:
@@ -245,7 +256,7 @@ def noisy_newton(
         norms=asked(NormsQuery, _NORMS, clip_norm=clip) if fitted else None,
         last=asked(FittedQuery, _LAST, label="last_gradient_and_hessian", **weights),
         covariance=asked(CovarianceQuery, _COVARIANCE, clip_norm=clip),
-        unclipped=public and (fitted or base.never_clips(objective, clip)),
+        unclipped=public and (fitted or base.never_clips(_of_a_row(objective), clip)),
         **problem.plan(steps, 1),
     )
     problem.check_spent(algorithm.event)

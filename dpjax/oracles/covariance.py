@@ -94,8 +94,8 @@ class CovarianceQuery(HessianQuery):
 class FittedQuery(JointQuery):
     """Asks what ``JointQuery`` does, of gradients clipped to what was found to fit them.
 
-    ``public`` has ``fitted``, from 0 to 1, public or released before: the gradient's weight, and so
-    its noise, is so much less.
+    ``public`` may have ``fitted``, from 0 to 1, public or released before: the gradient's weight,
+    and so its noise, is so much less.
 
     Privacy: as ``JointQuery`` of the smaller weight; the event is the same whatever it is.
     """
@@ -103,7 +103,7 @@ class FittedQuery(JointQuery):
     quantity = Quantity("fitted")
     sums = ClippedSums(reviewed="FittedQuery")
 
-    def _fitted(self, fitted: Any) -> JointQuery:
+    def _fitted(self, fitted: Any = 1.0, **public: Any) -> JointQuery:
         return JointQuery(
             setting=self.setting,
             noise_multiplier=self.noise_multiplier,
@@ -112,10 +112,10 @@ class FittedQuery(JointQuery):
         )
 
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
-        return self._fitted(public["fitted"]).exact(records, params, mask)
+        return self._fitted(**public).exact(records, params, mask)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        return self._fitted(public["fitted"]).stddevs(params)
+        return self._fitted(**public).stddevs(params)
 
 
 @pytree_dataclass(kw_only=True)
