@@ -218,7 +218,9 @@ def measure(name, kind, n, epsilon, runs, chunk=8, persons=False, null=False):
                 continue
             errors.append((found.lower <= truth) & (truth <= found.upper))
             widths.append(found.errors / table.named(*table.exact(data))[1])
-    print(f"\n{name}: n = {n:,}, epsilon {epsilon:g}, {runs} runs, {time.perf_counter() - begin:.0f} s")
+    print(
+        f"\n{name}: n = {n:,}, epsilon {epsilon:g}, {runs} runs, {time.perf_counter() - begin:.0f} s"
+    )
     print(f"  given {np.mean(given):.3f} {reasons or ''}")
     if errors:
         by_column, wide = np.mean(errors, axis=0), np.median(widths, axis=0)

@@ -22,10 +22,10 @@ _OF_NORMED = (
 _REMEDY = ' (train for inference, or with rows = "constant" in the schema, for that)'
 _OF_COLUMNS = (
     "In {units}: what a change of the column adds to the {predicted}, within the declared bounds, "
-    "to which values are clamped. A level is compared with {compared} of its column. The intercept "
-    "is the {predicted} where numbers are 0, dates and ordered levels at the first that is "
-    "declared, and levels at {origin}."
+    "to which values are clamped. The intercept is the {predicted} where numbers are 0, dates and "
+    "ordered levels at the first that is declared{origin}."
 )
+_OF_LEVELS = ", and levels at {0}. A level is compared with {0} of its column"
 _NO_BARS = (
     "they need the gradient and the Hessian of all records at the last step, as DP-TR and noisy "
     "Newton ask for them, a linear model whose loss has known derivatives, and settings that no "
@@ -190,7 +190,7 @@ class Coefficients:
                 if np.atleast_2d(self.within_noise)[at, column]:
                     cells[0] = f"({cells[0]})"
                 line = label.ljust(width) + "".join(f"{cell:>12}" for cell in cells)
-                lines.append(f"{line}  per {per}" if per else line)
+                lines.append(f"{line}  per {per}" if per not in ("", "1") else line)
         return printable("\n".join(lines))
 
 
@@ -228,8 +228,10 @@ def coefficients(
 
     >>> from dpjax.datasets.encoders import Numeric
     >>> coefficients(np.array([0.5, -2.0]), Preprocessing((Numeric("age", 0, 9),), True), None)
-    age             +0.5
-    intercept         -2
+                     coef
+    ---------------------
+    age               0.5
+    intercept          -2
     """
     values = np.asarray(params, np.float64)
     if preprocessing is not None and preprocessing.linear:
@@ -248,11 +250,9 @@ def coefficients(
     if bars is not None and refusal is None:
         lower, upper = (end.reshape(shape) for end in bars.intervals(confidence))
         errors = bars.stddev.reshape(shape) if bars.kind == "population" else None
-    return Coefficients(
-        *(scale.names, scale.per, scale.spans, classes or None, values.reshape(shape)),
-        *(lower, upper, confidence, refusal, scale.caption),
-        *("" if bars is None else bars.kind, errors, noise, penalty),
-    )
+    named, ends = (scale.names, scale.per, scale.spans, classes or None), (lower, upper)
+    said = confidence, refusal, scale.caption, "" if bars is None else bars.kind
+    return Coefficients(*named, values.reshape(shape), *ends, *said, errors, noise, penalty)
 
 
 def _plain(value: Any) -> Any:
@@ -345,15 +345,16 @@ def _terms(
 
 
 def _caption(scale: Preprocessing, classes: tuple[str, ...], numeric: bool) -> str:
-    declared = [(column.name, column.declaration().get("reference")) for column in scale.encoders]
-    named = ", ".join(f"{name}={level}" for name, level in declared if level is not None)
+    declared = [(column.name, column.declaration()) for column in scale.encoders]
+    named = [f"{name}={held['reference']}" for name, held in declared if "reference" in held]
+    compared = f"the reference ({', '.join(named)})" if named else "the mean over the levels"
+    leveled = any("levels" in held for _, held in declared)
     # Of two classes the second is the positive one; arrays have -1 and 1.
     which = f"each class against {classes[0]}" if classes else (scale.classes or ("1",))[-1]
     words = _OF_COLUMNS.format(
         units="the units of the label" if numeric else f"log-odds of {which}",
         predicted="prediction" if numeric else "log-odds",
-        compared=f"the reference ({named})" if named else "the mean over the levels",
-        origin="their reference" if named else "their mean",
+        origin=_OF_LEVELS.format(compared) if leveled else "",
     )
     norm = scale.max_norm
     return words if norm is None else f"{words} All for rows of norm up to the declared {norm:g}."

@@ -214,7 +214,7 @@ def test_for_inference_coefficients_are_log_odds_per_unit(classes):
 def of_population(strength):
     values = np.array([0.0, 3.0, -4.0])
     covariance = np.array([[4.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
-    bars = PopulationBars(values, covariance, covariance / 4, strength, 0.0)
+    bars = PopulationBars(values, covariance, covariance / 4, strength, 0.0, True)
     return coefficients(values, NORMED, bars, penalty="L2, strength 1e-05"), covariance
 
 

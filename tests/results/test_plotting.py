@@ -151,7 +151,7 @@ def test_a_forest_plot_has_points_intervals_and_the_noise(classes, strength, tmp
     values, noise = np.linspace(-3, 3, p), np.eye(p)
     # One column is of bounds so wide that nothing is known of it.
     values[5], noise[5, 5] = 500.0, 1e6
-    bars = PopulationBars(values, 2 * noise, noise, strength, 0.0)
+    bars = PopulationBars(values, 2 * noise, noise, strength, 0.0, True)
     held = coefficients(values, scale, bars, classes=classes)
     plotting.plot_coefficients(held, tmp_path / "forest.png", "Title")
     (axes,) = pictures["forest"].axes
