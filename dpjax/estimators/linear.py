@@ -68,8 +68,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
       tune: None to train with the settings given. Otherwise a private random search, see
         ``dpjax.tune``, within the same budget: True for the solver's default grid, or names and
         values, such as ``{"regularization": [1e-4, 1e-3], "radius": [3, 12]}``, of
-        ``regularization`` and of options of the solver. Not with ``groups``. A ledger then needs a
-        Renyi order.
+        ``regularization`` and of options of the solver. A ledger then needs a Renyi order.
       inference: whether standard errors, p-values and intervals are asked for, of ``summary()``:
         True (or ``"population"``) for what covers sampling and privacy noise, by the solver
         ``noisy-newton``; ``"privacy"`` for noise alone. Needs ``bounds``.
