@@ -226,10 +226,13 @@ class PrivateEstimator(BaseEstimator):
             delta = 1 / (10 * _validate.positive_int("data_size", size))
         budget = PrivacyBudget(self.epsilon, delta, self.relation)
         factories = ALGORITHMS
-        # dp-tr is the default, which asks for no covariance of gradients.
-        infers = self._inferred == "population" and self.solver == "dp-tr"
-        solver = "noisy-newton" if infers else self.solver
-        factory = factories[_validate.choice("solver", solver, factories)]
+        solver = _validate.choice("solver", self.solver, factories)
+        if self._inferred is not None:
+            solver = {"population": "noisy-newton", "privacy": "dp-tr"}[self._inferred]
+            # The default stands for either.
+            if self.solver not in (solver, "dp-tr"):
+                raise ValueError(f"inference takes the solver {solver}: leave {self.solver} out.")
+        factory = factories[solver]
         takes = [name for name in inspect.signature(factory).parameters if name not in _SAID]
         options = {} if self.solver_options is None else self.solver_options
         if not isinstance(options, Mapping):

@@ -240,12 +240,13 @@ class ExceptIntercept:
 
     strong_convexity = 0.0
 
-    # The penalty's numbers are leaves.
     def tree_flatten(self) -> tuple[tuple, int]:
+        """Returns the penalty, whose numbers are leaves, and the number of outputs."""
         return (self.penalty,), self.outputs
 
     @classmethod
     def tree_unflatten(cls, outputs: int, children: tuple) -> "ExceptIntercept":
+        """Returns what ``tree_flatten`` took apart."""
         return cls(children[0], outputs)
 
     def __call__(self, params: Array) -> Array:

@@ -137,11 +137,6 @@ class Coefficients:
             )
         return words
 
-    @property
-    def captions(self) -> tuple[str, str]:
-        """What the numbers mean, and what is known of their errors."""
-        return self.caption, self.interval_caption
-
     def rows(self) -> Iterator[tuple[str, str, np.ndarray, np.ndarray | None]]:
         """Yields name, ``per``, value (K,) and interval (2, K) or None of each coefficient."""
         values = np.atleast_2d(self.values)
@@ -163,7 +158,8 @@ class Coefficients:
 
     def summary(self) -> Summary:
         """Returns a table as statsmodels lays it out, with what noise alone gives, and captions."""
-        words = [line for word in self.captions for line in textwrap.wrap(word, 100)]
+        captions = self.caption, self.interval_caption
+        words = [line for caption in captions for line in textwrap.wrap(caption, 100)]
         return Summary("\n".join([repr(self), "", *map(printable, words)]))
 
     def __repr__(self) -> str:
