@@ -36,9 +36,6 @@ ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")
 """Names of the column that pandas or R writes beside those of a table."""
 
 
-_ROWS = ("own_norm", "constant")
-
-
 @dataclasses.dataclass(frozen=True)
 class Schema:
     """The declared, hence public, meaning of each column of a table. ``Schema.read`` makes one.
@@ -351,6 +348,13 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
             )
     if unit_column == declared.column:
         raise ValueError(f"{where} declares {unit_column!r} as label and unit: choose one.")
+    rows, most = content.get("rows"), content.get("max_norm")
+    if most is not None:
+        most = _validate.positive(f"max_norm of {where}", most)
+    if rows is not None:
+        # A norm of all rows, and a number as the label, go with a constant.
+        own = ("own_norm",) * (most is None and declared.bounds is None)
+        rows = _validate.choice(f"rows of {where}", rows, (*own, "constant"))
     schema = Schema(
         declared,
         tuple(column_of(name, part, where) for name, part in columns.items()),
@@ -360,10 +364,9 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
         # Checked beside the stored column, by `check_names`.
         unit.get("type"),
         breaks,
-        content.get("rows"),
-        content.get("max_norm"),
+        rows,
+        most,
     )
-    _check_norms(where, schema)
     # A column may be called as an indicator or the intercept is, such as `sex=F`.
     names = schema.features
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
@@ -394,19 +397,6 @@ def _check_filled(where: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
         raise ValueError(
             f"{where} is still to be filled in, from public knowledge and not from the records: "
             f"{', '.join(empty)}. What does not apply is removed."
-        )
-
-
-def _check_norms(where: str, schema: Schema) -> None:
-    rows, most = schema.rows, schema.max_norm
-    if most is not None:
-        _validate.positive(f"max_norm of {where}", most)
-    if _validate.choice(f"rows of {where}", rows or "constant", _ROWS) == "own_norm" and (
-        most is not None or schema.label.bounds is not None
-    ):
-        raise ValueError(
-            f'{where} declares rows = "own_norm" beside max_norm or a number as the label, for '
-            "which a constant divides rows: leave rows out."
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dpjax.algorithms import Bars
+from dpjax.algorithms import ErrorBars, PopulationBars
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaling import linear_scale
 from dpjax.display.cards import printable
@@ -207,7 +207,7 @@ class _Scale(NamedTuple):
 def coefficients(
     params: np.ndarray,
     preprocessing: Preprocessing | None,
-    bars: Bars | None,
+    bars: ErrorBars | PopulationBars | None,
     *,
     classes: tuple[str, ...] = (),
     numeric: bool = False,
@@ -253,9 +253,10 @@ def coefficients(
 
 def _plain(value: Any) -> Any:
     """Returns arrays and tuples as lists; JSON has no number that is not finite."""
-    if isinstance(value, np.ndarray):
-        return np.where(np.isfinite(value), value, None).tolist()
-    return list(value) if isinstance(value, tuple) else value
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _of_features(preprocessing: Preprocessing | None, width: int, numeric: bool) -> _Scale:

@@ -16,7 +16,7 @@ from jax.core import Tracer
 from dpjax import _durable, _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, Release, epsilon
-from dpjax.algorithms import Algorithm, Bars, Certificate, ErrorBars, PopulationBars, Status
+from dpjax.algorithms import Algorithm, Certificate, ErrorBars, PopulationBars, Status
 from dpjax.algorithms.card import REPRODUCIBLE, check_on_host, for_each, noise_words, of_event
 from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
@@ -77,7 +77,7 @@ class Solution(Predictions, HasCard):
     evidence: Array
     accuracy: Array | None = None
     counted: Array | None = None
-    error_bars: Bars | None = None
+    error_bars: ErrorBars | PopulationBars | None = None
     # Static, as words and flags are no leaves that JAX could map over.
     unit: str = static(default="row")
     reproducible: bool = static(default=False)
@@ -249,7 +249,7 @@ class SavedSolution(Predictions, HasCard):
     text: str
     preprocessing: Preprocessing | None
     score: Score
-    error_bars: Bars | None
+    error_bars: ErrorBars | PopulationBars | None
     accuracy: float | None
     counted: float | None
     description: Description

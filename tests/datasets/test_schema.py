@@ -1162,7 +1162,7 @@ def test_for_inference_one_constant_divides_rows_and_a_reference_has_no_feature(
     [
         ({"rows": "own"}, "unknown rows of the schema 'own'"),
         ({"max_norm": 0}, "max_norm of the schema"),
-        ({"rows": "own_norm", "max_norm": 2.0}, "leave rows out"),
+        ({"rows": "own_norm", "max_norm": 2.0}, "Choose from: constant"),
         (
             {"columns": {"sex": {"levels": ["F", "M"], "reference": "X"}}},
             "reference of columns.sex of the schema must be one of its levels",
