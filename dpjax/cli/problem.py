@@ -162,7 +162,7 @@ def objective(arguments: argparse.Namespace, n: int | None = None) -> dpjax.Obje
         two = "logistic-l2" if _infers(arguments) else "logistic-nonconvex"
         arguments.objective = {0: "least-squares", 2: two}.get(count, "softmax")
     row = _of_rows(arguments, count, None if arguments.data in SPECS else n)
-    entry = dpjax.algorithms.ALL.get(getattr(arguments, "algorithm", None))
+    entry = dpjax.algorithms.ALL.get(getattr(arguments, "algorithm", None) or "")
     if intercept and not (entry is not None and entry.strongly_convex):
         row = row.free_intercept()
     return row if unit is None else row.of_units()
@@ -182,7 +182,7 @@ def _of_rows(arguments: argparse.Namespace, count: int, n: int | None) -> dpjax.
     of_table = n is not None and penalised and arguments.objective not in dpjax.objectives.SADDLES
     if strength is None and of_table:
         # Under add-or-remove the number of records is private; without a declared one it raises.
-        size = arguments.data_size or n
+        size: Any = arguments.data_size or n
         strength = dpjax.objectives.default_penalty(
             size, arguments.epsilon, count > 0, _infers(arguments)
         )

@@ -101,11 +101,7 @@ def fields(facts: Facts) -> dict[str, Any]:
         "certificate": certificate,
         **{field: facts.answers.get(field) for field in ANSWERS},
         "classes": None if facts.classes is None else list(facts.classes),
-        "coefficients": _coefficients(facts),
+        "coefficients": facts.coefficients and facts.coefficients.to_dict(),
         "history": {name: values.tolist() for name, values in facts.history.items()},
         "guarantee": facts.guarantee,
     }
-
-
-def _coefficients(facts: Facts) -> dict[str, Any] | None:
-    return None if facts.coefficients is None else facts.coefficients.to_dict()

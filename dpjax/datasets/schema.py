@@ -136,25 +136,17 @@ class Schema:
 
         A constant divides all rows, and each column of levels has a reference, by default its
         first: all its indicators would add up to the intercept, or to those of another column.
-
-        >>> schema = Schema.read({
-        ...     "label": {"column": "ill", "classes": ["no", "yes"]},
-        ...     "columns": {"sex": {"levels": ["F", "M"]}},
-        ... })
-        >>> schema.for_inference().features
-        ('sex=M', 'intercept')
         """
         # Without an intercept one column may keep all of its levels.
-        complete = self.intercept
-        columns: list[Column] = []
+        complete, columns = self.intercept, []
         for column in self.columns:
-            if isinstance(column, Categorical) and column.reference is None:
-                if complete:
-                    column = dataclasses.replace(column, reference=column.levels[0])
-                complete = True
+            if isinstance(column, Categorical):
+                named = column.reference is not None or not complete
+                first = column.reference if named else column.levels[0]
+                column, complete = dataclasses.replace(column, reference=first), True
             columns.append(column)
-        unscaled = any(isinstance(column, Unscaled) for column in columns)
         # Numbers without bounds have no largest norm: of published data rows stay as they are.
+        unscaled = any(isinstance(column, Unscaled) for column in columns)
         rows = self.rows if unscaled else "constant"
         return dataclasses.replace(self, columns=tuple(columns), rows=rows)
 
@@ -356,6 +348,13 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
             )
     if unit_column == declared.column:
         raise ValueError(f"{where} declares {unit_column!r} as label and unit: choose one.")
+    rows, most = content.get("rows"), content.get("max_norm")
+    if most is not None:
+        most = _validate.positive(f"max_norm of {where}", most)
+    if rows is not None:
+        # A norm of all rows, and a number as the label, go with a constant.
+        own = ("own_norm",) * (most is None and declared.bounds is None)
+        rows = _validate.choice(f"rows of {where}", rows, (*own, "constant"))
     schema = Schema(
         declared,
         tuple(column_of(name, part, where) for name, part in columns.items()),
@@ -365,7 +364,8 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
         # Checked beside the stored column, by `check_names`.
         unit.get("type"),
         breaks,
-        *_norms(where, content, declared),
+        rows,
+        most,
     )
     # A column may be called as an indicator or the intercept is, such as `sex=F`.
     names = schema.features
@@ -398,24 +398,6 @@ def _check_filled(where: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
             f"{where} is still to be filled in, from public knowledge and not from the records: "
             f"{', '.join(empty)}. What does not apply is removed."
         )
-
-
-def _norms(
-    where: str, content: Mapping[str, Any], label: ClassLabel | NumberLabel
-) -> tuple[str | None, float | None]:
-    """Returns ``rows`` and ``max_norm``."""
-    rows, most = content.get("rows"), content.get("max_norm")
-    if rows is not None:
-        _validate.choice(f"rows of {where}", rows, ("own_norm", "constant"))
-    if most is not None:
-        most = _validate.positive(f"max_norm of {where}", most)
-    if rows == "own_norm" and (most is not None or isinstance(label, NumberLabel)):
-        beside = "max_norm" if most is not None else "a number as the label"
-        raise ValueError(
-            f'{where} declares rows = "own_norm" beside {beside}, for which a constant divides '
-            "rows: leave rows out."
-        )
-    return rows, most
 
 
 def _label(said: str, part: Mapping[str, Any]) -> ClassLabel | NumberLabel:

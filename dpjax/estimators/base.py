@@ -168,37 +168,22 @@ class PrivateEstimator(BaseEstimator):
     def coefficients_(self) -> Coefficients:
         """Coefficients by name in the units of the columns, with what is known of their errors."""
         check_is_fitted(self)
-        return coefficients(
-            self._params,
-            self._preprocessing,
-            self.solution_.error_bars,
-            classes=self._scored,
-            numeric=is_regressor(self),
-            penalty=self.solution_.description.penalty,
-        )
+        bars, penalty = self.solution_.error_bars, self.solution_.description.penalty
+        beside: Any = {"classes": self._scored, "numeric": is_regressor(self), "penalty": penalty}
+        return coefficients(self._params, self._preprocessing, bars, **beside)
 
     def summary(self) -> str:
-        """Returns the coefficients as a table, with intervals where ``inference`` asked for them.
-
-        Raises:
-          NotFittedError: before ``fit``.
-        """
+        """Returns ``coefficients_`` as a table with captions; of ``inference``, with intervals."""
         return self.coefficients_.summary()
 
-    @property
-    def _scored(self) -> tuple[str, ...]:
-        """Names of the classes with a score each; none where there is one score."""
-        return ()
+    _scored: ClassVar[Any] = ()
+    """Names of the classes, where each has a score."""
 
     @property
     def _inferred(self) -> str | None:
-        kinds = {False: None, True: "population", "population": "population", "privacy": "privacy"}
-        if self.inference not in kinds:
-            raise ValueError(
-                'inference must be False, True (or "population") or "privacy", got '
-                f"{self.inference!r}."
-            )
-        return kinds[self.inference]
+        if self.inference in (True, False):
+            return "population" if self.inference else None
+        return _validate.choice("inference", self.inference, ("population", "privacy"))
 
     def _strength(self, size: int) -> float:
         strength = self.regularization
@@ -241,10 +226,13 @@ class PrivateEstimator(BaseEstimator):
             delta = 1 / (10 * _validate.positive_int("data_size", size))
         budget = PrivacyBudget(self.epsilon, delta, self.relation)
         factories = ALGORITHMS
-        # dp-tr is the default, which asks for no covariance of gradients.
-        infers = self._inferred == "population" and self.solver == "dp-tr"
-        solver = "noisy-newton" if infers else self.solver
-        factory = factories[_validate.choice("solver", solver, factories)]
+        solver = _validate.choice("solver", self.solver, factories)
+        if self._inferred is not None:
+            solver = {"population": "noisy-newton", "privacy": "dp-tr"}[self._inferred]
+            # The default stands for either.
+            if self.solver not in (solver, "dp-tr"):
+                raise ValueError(f"inference takes the solver {solver}: leave {self.solver} out.")
+        factory = factories[solver]
         takes = [name for name in inspect.signature(factory).parameters if name not in _SAID]
         options = {} if self.solver_options is None else self.solver_options
         if not isinstance(options, Mapping):

@@ -273,15 +273,11 @@ class Objective:
         )
 
     def free_intercept(self) -> "Objective":
-        """Returns the objective of a linear model whose last feature's weight has no penalty.
-
-        One without a penalty of its own stays as it is.
-        """
+        """Returns the objective of a linear model with no penalty on its last feature's weight."""
         form, penalty = self.of_scores, self.regularizer
+        known = isinstance(penalty, PENALTIES) and not isinstance(penalty, ExceptIntercept)
         # An objective without scores, or the same for both labels, has no intercept.
-        if form is None or isinstance(penalty, ExceptIntercept) or not self._scores:
-            return self
-        if not isinstance(penalty, PENALTIES):
+        if form is None or not known or not self._scores:
             return self
         return dataclasses.replace(self, regularizer=ExceptIntercept(penalty, form.outputs))
 

@@ -225,12 +225,8 @@ class Quartic:
 class ExceptIntercept:
     """A penalty on all weights of a linear model but that of the last feature, the intercept.
 
-    Of several outputs the mean of their intercepts is penalised: adding one number to all scores
+    Of several ``outputs``, with parameters (K p,), the mean of their intercepts is penalised: it
     changes no prediction, and nothing else would determine it. Not strongly convex.
-
-    Args:
-      penalty: ``L1``, ``L2``, ``ElasticNet`` or ``Nonconvex``, of what is penalised.
-      outputs: number of scores, K; the parameters are (K p,).
 
     >>> penalty = ExceptIntercept(L2(2.0))
     >>> float(penalty(jnp.array([3.0, 100.0]))), penalty.smoothness
@@ -255,10 +251,7 @@ class ExceptIntercept:
 
     def __call__(self, params: Array) -> Array:
         """Returns the penalty, shape ()."""
-        weights, intercepts = self._parts(params)
-        if self.outputs == 1:
-            return self.penalty(weights)
-        return self.penalty((weights, jnp.mean(intercepts) * self.outputs**0.5))
+        return self.penalty(self._penalised(params))
 
     @property
     def smoothness(self) -> float:
@@ -268,33 +261,23 @@ class ExceptIntercept:
     @property
     def prox(self) -> Any:
         """The proximal operator ``(params, step_size) -> params``, where the penalty has one."""
-        operator = self.penalty.prox
+        # The rest is orthogonal to what is penalised, and stays.
+        operator, part = self.penalty.prox, self._penalised
+        return lambda params, step: operator(part(params), step) + (params - part(params))
 
-        def prox(params: Array, step_size: Array | float) -> Array:
-            weights, intercepts = self._parts(params)
-            if self.outputs == 1:
-                return jnp.append(operator(weights, step_size), intercepts)
-            # Along a unit vector, so that the operator is that of a single weight.
-            along = jnp.mean(intercepts) * self.outputs**0.5
-            weights, moved = operator((weights, along), step_size)
-            intercepts = intercepts + (moved - along) / self.outputs**0.5
-            return jnp.concatenate([weights, intercepts], axis=1).ravel()
-
-        return prox
-
-    def _parts(self, params: Array) -> tuple[Array, Array]:
+    def _penalised(self, params: Array) -> Array:
         rows = params.reshape(self.outputs, -1)
-        return (rows[:, :-1], rows[:, -1:]) if self.outputs > 1 else (rows[0, :-1], rows[0, -1:])
+        common = jnp.mean(rows[:, -1]) if self.outputs > 1 else 0.0
+        return rows.at[:, -1].set(common).ravel()
 
 
 def default_penalty(size: int, epsilon: float, classes: bool, inference: bool = False) -> float:
     """Returns the strength that tables and estimators take by default: c / (n epsilon).
 
-    Privacy noise on a mean gradient is of this order, and the penalty falls with it. For
-    predictions c is 2 with ``classes`` and 1 of a number, see ``benchmarks/estimator.py`` and
-    ``benchmarks/regression.py``. For ``inference`` it is 1/10: an interval is given only where the
-    curvature is above that of the noise, about 9 / (n epsilon), so that the penalty takes about 1 %
-    of a coefficient in the worst direction, a fraction of the interval's width.
+    Noise on a mean gradient is of this order, and the penalty falls with it. For predictions c is 2
+    with ``classes`` and 1 of a number, see ``benchmarks/estimator.py`` and ``regression.py``. For
+    ``inference`` it is 1/10: an interval is given only where the curvature is above its noise,
+    about 9 / (n epsilon), so that at most about 1 % of a coefficient is lost.
 
     >>> default_penalty(1_000, 2.0, classes=True)
     0.001
@@ -303,20 +286,17 @@ def default_penalty(size: int, epsilon: float, classes: bool, inference: bool = 
 
 
 def describe_penalty(regularizer: Any) -> str:
-    """Returns what is added to the loss in words, or no word where nobody knows them.
+    """Returns what is added to the loss in words, or none where nobody knows them.
 
     >>> describe_penalty(ExceptIntercept(L2(5e-5)))
     'L2, strength 5e-05, on all weights but the intercept'
     """
-    if regularizer is None:
-        return "none"
     if isinstance(regularizer, ExceptIntercept):
         return f"{describe_penalty(regularizer.penalty)}, on all weights but the intercept"
     if not isinstance(regularizer, PENALTIES):
-        return ""
+        return "none" if regularizer is None else ""
     # Arrays, where a compiled program returned the objective.
-    numbers = vars(regularizer).items()
-    named = (f"{name} {float(jnp.asarray(value)):.4g}" for name, value in numbers)
+    named = [f"{name} {float(jnp.asarray(held)):.4g}" for name, held in vars(regularizer).items()]
     return f"{type(regularizer).__name__}, {', '.join(named)}"
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from dpjax.algorithms import Bars
+from dpjax.algorithms import ErrorBars, PopulationBars
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaling import linear_scale
 from dpjax.display.cards import printable
@@ -22,10 +22,10 @@ _OF_NORMED = (
 _REMEDY = ' (train for inference, or with rows = "constant" in the schema, for that)'
 _OF_COLUMNS = (
     "In {units}: what a change of the column adds to the {predicted}, within the declared bounds, "
-    "to which values are clamped. A level is compared with {compared}. The intercept is the "
-    "{predicted} where numbers are 0, dates and ordered levels at the first that is declared, and "
-    "levels at {origin}."
+    "to which values are clamped. The intercept is the {predicted} where numbers are 0, dates and "
+    "ordered levels at the first that is declared{origin}."
 )
+_OF_LEVELS = ", and levels at {0}. A level is compared with {0} of its column"
 _NO_BARS = (
     "they need the gradient and the Hessian of all records at the last step, as DP-TR and noisy "
     "Newton ask for them, a linear model whose loss has known derivatives, and settings that no "
@@ -47,15 +47,13 @@ _KINDS = {
     ),
 }
 _NOISE = (
-    "Noise alone: without any effect, privacy noise would give a value up to this in {confidence} "
+    " Noise alone: without any effect, privacy noise would give a value up to this in {confidence} "
     "of trainings; a value within it, in brackets, may be noise."
 )
 
 
 class Summary(str):
     """Text that shows as it prints."""
-
-    __slots__ = ()
 
     def __repr__(self) -> str:
         return str(self)
@@ -127,18 +125,17 @@ class Coefficients:
     def interval_caption(self) -> str:
         """What the intervals mean, or why there are none, and what noise alone and penalty do."""
         share = f"{100 * self.confidence:.3g} %"
+        words = f"Each {share} interval {_KINDS.get(self.kind)}"
         if self.refusal is not None:
             what = "a population" if self.kind == "population" else "the effect of privacy noise"
-            words = [f"No intervals for {what}: {self.refusal}."]
-        else:
-            words = [f"Each {share} interval {_KINDS[self.kind]}"]
+            words = f"No intervals for {what}: {self.refusal}."
         if self.noise is not None:
-            words.append(_NOISE.format(confidence=share))
+            words += _NOISE.format(confidence=share)
         if self.penalty not in ("", "none"):
-            words.append(
-                f"Penalty: {self.penalty}; it draws coefficients to 0, which no interval covers."
+            words += (
+                f" Penalty: {self.penalty}; it draws coefficients to 0, which no interval covers."
             )
-        return " ".join(words)
+        return words
 
     def rows(self) -> Iterator[tuple[str, str, np.ndarray, np.ndarray | None]]:
         """Yields name, ``per``, value (K,) and interval (2, K) or None of each coefficient."""
@@ -161,51 +158,35 @@ class Coefficients:
 
     def summary(self) -> Summary:
         """Returns a table as statsmodels lays it out, with what noise alone gives, and captions."""
-        level = (1 - self.confidence) / 2
-        columns: dict[str, Any] = {"coef": (self.values, ".4g")}
-        if self.refusal is None and self.kind == "population":
-            columns |= {
-                "std err": (self.errors, ".3g"),
-                "z": (self.z, ".3f"),
-                "P>|z|": (self.p_values, ".3f"),
-            }
-        if self.refusal is None:
-            columns |= {
-                f"[{level:.3g}": (self.lower, ".4g"),
-                f"{1 - level:.3g}]": (self.upper, ".4g"),
-            }
-        if self.noise is not None:
-            columns["noise alone"] = (self.noise, ".3g")
-        width = max(9, *map(len, self.names))
-        lines = []
-        for at, name in enumerate(self.classes or ("",)):
-            heads = "".join(f"{head:>12}" for head in columns)
-            lines += [f"{name:{width}}{heads}", "-" * (width + len(heads))]
-            for column, (label, per) in enumerate(zip(self.names, self.per, strict=True)):
-                grey = np.atleast_2d(self.within_noise)[at, column]
-                cells = ""
-                for head, (numbers, form) in columns.items():
-                    text = f"{np.atleast_2d(numbers)[at, column]:{form}}"
-                    text = f"({text})" if grey and head == "coef" else text
-                    cells += f"{f'+- {text}' if head == 'noise alone' else text:>12}"
-                lines.append(f"{label:{width}}{cells}{f'  per {per}' if per else ''}")
-            lines.append("")
-        words = (*self.caption.split("\n"), *self.interval_caption.split("\n"))
-        lines += [line for word in words for line in textwrap.wrap(word, 100)]
-        return Summary(printable("\n".join(lines)))
+        captions = self.caption, self.interval_caption
+        words = [line for caption in captions for line in textwrap.wrap(caption, 100)]
+        return Summary("\n".join([repr(self), "", *map(printable, words)]))
 
     def __repr__(self) -> str:
-        width = max(map(len, self.names), default=0)
-        lines = []
-        if self.classes is not None:
-            lines.append(" ".join(["".ljust(width), *(f"{name:>30}" for name in self.classes)]))
-        for name, per, values, ends in self.rows():
-            cells = []
-            for at, value in enumerate(values):
-                interval = "" if ends is None else f"[{ends[0, at]:.4g}, {ends[1, at]:.4g}]"
-                cells.append(f"{value:>+10.4g} {interval:20}".rstrip().ljust(30))
-            step = f"per {per}" if per else ""
-            lines.append(f"{name:{width}} {' '.join(cells)} {step}".rstrip())
+        level = (1 - self.confidence) / 2
+        columns = {
+            "coef": (self.values, ".4g"),
+            "std err": (self.errors, ".3g"),
+            "z": (self.z, ".3f"),
+            "P>|z|": (self.p_values, ".3f"),
+            f"[{level:.3g}": (self.lower, ".4g"),
+            f"{1 - level:.3g}]": (self.upper, ".4g"),
+            "noise alone": (self.noise, "+- .3g"),
+        }
+        known = {head: held for head, held in columns.items() if held[0] is not None}
+        width, lines = max(9, *map(len, self.names)), []
+        for at, name in enumerate(self.classes or ("",)):
+            heads = "".join(f"{head:>12}" for head in known)
+            lines += [*[""] * (at > 0), f"{name:{width}}{heads}", "-" * (width + len(heads))]
+            for column, (label, per) in enumerate(zip(self.names, self.per, strict=True)):
+                cells = []
+                for numbers, form in known.values():
+                    sign, _, digits = form.rpartition(" ")
+                    cells.append(f"{sign} {np.atleast_2d(numbers)[at, column]:{digits}}".strip())
+                if np.atleast_2d(self.within_noise)[at, column]:
+                    cells[0] = f"({cells[0]})"
+                line = label.ljust(width) + "".join(f"{cell:>12}" for cell in cells)
+                lines.append(f"{line}  per {per}" if per not in ("", "1") else line)
         return printable("\n".join(lines))
 
 
@@ -226,7 +207,7 @@ class _Scale(NamedTuple):
 def coefficients(
     params: np.ndarray,
     preprocessing: Preprocessing | None,
-    bars: Bars | None,
+    bars: ErrorBars | PopulationBars | None,
     *,
     classes: tuple[str, ...] = (),
     numeric: bool = False,
@@ -243,8 +224,10 @@ def coefficients(
 
     >>> from dpjax.datasets.encoders import Numeric
     >>> coefficients(np.array([0.5, -2.0]), Preprocessing((Numeric("age", 0, 9),), True), None)
-    age             +0.5
-    intercept         -2
+                     coef
+    ---------------------
+    age               0.5
+    intercept          -2
     """
     values = np.asarray(params, np.float64)
     if preprocessing is not None and preprocessing.linear:
@@ -263,18 +246,17 @@ def coefficients(
     if bars is not None and refusal is None:
         lower, upper = (end.reshape(shape) for end in bars.intervals(confidence))
         errors = bars.stddev.reshape(shape) if bars.kind == "population" else None
-    return Coefficients(
-        *(scale.names, scale.per, scale.spans, classes or None, values.reshape(shape)),
-        *(lower, upper, confidence, refusal, scale.caption),
-        *("" if bars is None else bars.kind, errors, noise, penalty),
-    )
+    named, ends = (scale.names, scale.per, scale.spans, classes or None), (lower, upper)
+    said = confidence, refusal, scale.caption, "" if bars is None else bars.kind
+    return Coefficients(*named, values.reshape(shape), *ends, *said, errors, noise, penalty)
 
 
 def _plain(value: Any) -> Any:
     """Returns arrays and tuples as lists; JSON has no number that is not finite."""
-    if isinstance(value, np.ndarray):
-        return np.where(np.isfinite(value), value, None).tolist()
-    return list(value) if isinstance(value, tuple) else value
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _of_features(preprocessing: Preprocessing | None, width: int, numeric: bool) -> _Scale:
@@ -289,18 +271,35 @@ def _of_features(preprocessing: Preprocessing | None, width: int, numeric: bool)
 
 
 def _of_columns(scale: Preprocessing, classes: tuple[str, ...], numeric: bool) -> _Scale:
-    """How a prediction, in the label's units or as log-odds, changes with each column.
+    """How a prediction, in the label's units or as log-odds, changes with each column."""
+    # What is linear in the columns are the rows that no norm of their own shortens.
+    names, per, spans, matrix = _terms(dataclasses.replace(scale, max_norm=None))
+    largest = linear_scale(len(scale.encoders), scale.intercept)[1]
+    # A change of 1 in the scaled label is half of its declared range.
+    middle, top = scale.unscale_labels(np.array([0.0, 1.0])) if numeric else (0.0, 1.0)
+    matrix = largest / min(largest, scale.max_norm or largest) * (top - middle) * matrix
+    # A scaled prediction of 0 is the middle of the label's range, which the intercept holds.
+    offset = np.append(np.zeros(len(matrix) - 1), middle)
+    if classes:
+        # Scores have a meaning as differences alone.
+        against = np.eye(len(classes))[1:] - np.eye(len(classes))[0]
+        matrix, offset = np.kron(against, matrix), np.tile(offset, len(classes) - 1)
+    return _Scale(names, per, spans, _caption(scale, classes, numeric), matrix, offset)
+
+
+def _terms(
+    scale: Preprocessing,
+) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray, np.ndarray]:
+    """Names, steps, spans, and (k, p) what each column and the intercept do to a row.
 
     Rows are divided by a constant, so a prediction is a sum of one term for each column. Each term
     is found by encoding what the schema declares, as the records were encoded.
     """
-    # What is linear in the columns are the rows that no norm of their own shortens.
-    within = dataclasses.replace(scale, max_norm=None)
     encoders = scale.encoders
     probes = [_probes(column.declaration()) for column in encoders]
     first = [cells[:1] for cells in probes]
     # Terms are differences from here, since encoding is no linear map of cells.
-    base = np.asarray(within.encode(first), np.float64)[0]
+    base = np.asarray(scale.encode(first), np.float64)[0]
     names: list[str] = []
     per: list[str] = []
     spans: list[float] = []
@@ -309,7 +308,7 @@ def _of_columns(scale: Preprocessing, classes: tuple[str, ...], numeric: bool) -
         # One column is varied, all others stay at their first cell.
         varied = [held if at == i else held.repeat(len(cells)) for i, held in enumerate(first)]
         varied[at] = cells
-        steps = np.asarray(within.encode(varied), np.float64) - base
+        steps = np.asarray(scale.encode(varied), np.float64) - base
         declared = column.declaration()
         if "levels" in declared:
             # Indicators of a column add up to 1, so only differences between levels have a meaning.
@@ -337,47 +336,25 @@ def _of_columns(scale: Preprocessing, classes: tuple[str, ...], numeric: bool) -
         # Of a date 0 is where its bounds begin: 1970 would mean nothing.
         if not is_date:
             constant = constant - low * slope
-    ratio = 1.0
-    if scale.max_norm is not None:
-        divisors = (
-            linear_scale(len(encoders), scale.intercept, n)[1] for n in (None, scale.max_norm)
-        )
-        ratio = next(divisors) / next(divisors)
-    # A change of 1 in the scaled label is half of its declared range.
-    middle, top = scale.unscale_labels(np.array([0.0, 1.0])) if numeric else (0.0, 1.0)
-    matrix = ratio * (top - middle) * np.stack([*effects, constant])
-    # A scaled prediction of 0 is the middle of the label's range, which the intercept holds.
-    offset = np.append(np.zeros(len(effects)), middle)
-    if classes:
-        # Scores have a meaning as differences alone.
-        against = np.eye(len(classes))[1:] - np.eye(len(classes))[0]
-        matrix, offset = np.kron(against, matrix), np.tile(offset, len(classes) - 1)
     # No column has a range that the intercept could span.
-    spans.append(np.nan)
-    caption = _caption(scale, classes, numeric)
-    return _Scale((*names, _INTERCEPT), (*per, ""), np.array(spans), caption, matrix, offset)
+    named = (*names, _INTERCEPT), (*per, ""), np.array([*spans, np.nan])
+    return *named, np.stack([*effects, constant])
 
 
 def _caption(scale: Preprocessing, classes: tuple[str, ...], numeric: bool) -> str:
-    named = [
-        f"{column.name}={declared['reference']}"
-        for column in scale.encoders
-        if "reference" in (declared := column.declaration())
-    ]
-    units, predicted = "the units of the label", "prediction"
-    if not numeric:
-        # Of two classes the second is the positive one; arrays have -1 and 1.
-        second = (scale.classes or ("the first class", "the second class"))[1]
-        which = f"each class against {classes[0]}" if classes else str(second)
-        units, predicted = f"log-odds of {which}", "log-odds"
-    compared, origin = "the mean over the levels of its column", "their mean"
-    if named:
-        compared = origin = f"the reference of its column ({', '.join(named)})"
-        origin = "their reference"
-    words = _OF_COLUMNS.format(units=units, predicted=predicted, compared=compared, origin=origin)
-    if scale.max_norm is not None:
-        words += f" All of it for rows of norm up to the declared {scale.max_norm:g}."
-    return words
+    declared = [(column.name, column.declaration()) for column in scale.encoders]
+    named = [f"{name}={held['reference']}" for name, held in declared if "reference" in held]
+    compared = f"the reference ({', '.join(named)})" if named else "the mean over the levels"
+    leveled = any("levels" in held for _, held in declared)
+    # Of two classes the second is the positive one; arrays have -1 and 1.
+    which = f"each class against {classes[0]}" if classes else (scale.classes or ("1",))[-1]
+    words = _OF_COLUMNS.format(
+        units="the units of the label" if numeric else f"log-odds of {which}",
+        predicted="prediction" if numeric else "log-odds",
+        origin=_OF_LEVELS.format(compared) if leveled else "",
+    )
+    norm = scale.max_norm
+    return words if norm is None else f"{words} All for rows of norm up to the declared {norm:g}."
 
 
 def _probes(declared: dict) -> np.ndarray:

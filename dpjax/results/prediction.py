@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import softmax
 
 from dpjax._typing import Params, PyTree
-from dpjax.algorithms import Bars
+from dpjax.algorithms import ErrorBars, PopulationBars
 from dpjax.datasets import Dataset, Preprocessing, load
 from dpjax.datasets.labels import decode_labels
 from dpjax.datasets.source import ROWS_AT_ONCE, few
@@ -153,7 +153,7 @@ class Predictions:
 
     params: Params
     preprocessing: Preprocessing | None
-    error_bars: Bars | None
+    error_bars: ErrorBars | PopulationBars | None
     description: Any
 
     @property
