@@ -71,6 +71,9 @@ _MECHANISMS: dict[str, Row] = {
         lambda: scenarios.derivative(JointQuery, 4, **_WEIGHTS), 1_000_000, 0.94, 100_000, 0.85
     ),
     "accuracy": Row(lambda: scenarios.fraction(AccuracyQuery), 1_000_000, 0.94, 100_000, 0.85),
+    "accuracy-person": Row(
+        lambda: scenarios.fraction(AccuracyQuery, 3), 1_000_000, 0.94, 100_000, 0.85
+    ),
     "count": Row(lambda: scenarios.fraction(CountQuery), 1_000_000, 0.94, 100_000, 0.85),
     "histogram": Row(scenarios.histogram, 200_000, 0.92, 40_000, 0.80),
     "histogram-person": Row(lambda: scenarios.histogram(4), 200_000, 0.92, 40_000, 0.80),

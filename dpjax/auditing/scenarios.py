@@ -139,10 +139,13 @@ def sampled_derivative(kind: type[Query], **settings: Any) -> Game:
     return games.single_answer(query, canaries.records(null=9), 3)
 
 
-def fraction(kind: type[AccuracyQuery | CountQuery]) -> Game:
+def fraction(kind: type[AccuracyQuery | CountQuery], max_records: int = 1) -> Game:
     """Returns the attack on one noisy accuracy or count, to which only the canary contributes."""
-    query = kind(setting=Setting(canaries.LOSSES["slope"], 2, "zero_out"), noise_multiplier=1.2)
-    return games.single_answer(query, canaries.nulled(), 1)
+    loss, pair = canaries.LOSSES["slope"], canaries.nulled()
+    if max_records > 1:
+        loss, pair = loss.of_units(), canaries.persons(pair, max_records)
+    query = kind(setting=Setting(loss, 2, "zero_out"), noise_multiplier=1.2)
+    return games.single_answer(query, pair, 1)
 
 
 def histogram(max_records: int = 1) -> Game:
