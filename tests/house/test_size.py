@@ -14,10 +14,10 @@ MOST = {
     ".": (1553, 10),  # a forest plot, +65; statistics, +1; five names that were baselines'
     "accounting": (4147, 17),
     "algorithms": (5802, 24),  # intervals for a population, +392; histograms, +42
-    "auditing": (1944, 10),  # covariances, +15; powers of attacks, from the registry; attack on histograms, +21
-    "cli": (2419, 15),  # --inference, +68; data --write for scratch files; bounds are rounded outwards
+    "auditing": (1944, 10),  # attacks on covariances, +15, and on histograms, +21
+    "cli": (2419, 15),  # --inference, +68; data --write for scratch files
     "comparison": (477, 3),  # in place of experiments' 2235, 12
-    "datasets": (4586, 20),  # rows by a constant and references, +79; rows.py, scaled.py for scratch files; a table's checks, +7
+    "datasets": (4586, 20),  # rows by a constant and references, +79; a table's checks, +7
     "derivatives": (4424, 22),  # covariances of units' gradients, +53
     "diagnostics": (720, 3),
     "display": (366, 3),  # `ceil` and `floor`; a Ctrl-C that was dropped is raised
@@ -26,11 +26,11 @@ MOST = {
     "linalg": (716, 5),
     "mechanisms": (1511, 8),
     "models": (109, 2),
-    "objectives": (2022, 9),  # an intercept without penalty, and its default, +92; _linear and _units, 391 lines, stood at the top
+    "objectives": (2022, 9),  # an intercept without penalty, and a default penalty, +92
     "oracles": (2441, 14),  # covariances of gradients, +200; histograms, +47
     "placement": (720, 4),
     "reporting": (951, 8),  # templates are counted now: report.html 195, style.css 126
-    "results": (1993, 7),  # standard errors, summaries and noise alone, +161; templates are counted now: guarantee.txt 437
+    "results": (1993, 7),  # standard errors, summaries, noise alone, +161; guarantee.txt 437
     "sampling": (967, 6),
     "statistics": (465, 4),  # a first look at a table
     "training": (1321, 7),
