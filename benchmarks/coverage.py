@@ -5,9 +5,9 @@ Run ``python benchmarks/coverage.py`` for all settings, or with a word of their 
 (uniform, binary, two collinear, a lognormal and an exponential one, two without any effect), of
 records, or of persons of 1 to 8 records with an intercept of their own. They pass through
 ``Preprocessing.encode``, the algorithm that the command line makes, and the printed coefficients.
-The population's coefficients are those of a sample of 10 million records without privacy. "Given" is
-the share of runs with intervals; coverage and widths are of those, and widths are over those of the
-sandwich without privacy.
+The population's coefficients are those of 4 million records, or of 400,000 persons, without
+privacy. "Given" is the share of runs with intervals; coverage and widths are of those, and widths
+are over those of the sandwich without privacy.
 
 ``null`` is a table in which nothing has an effect: a cost that is independent of everything, and a
 lognormal column with wide bounds.
@@ -57,7 +57,7 @@ def columns(rng, n):
 
 
 def labels(rng, cells, kind, own):
-    """Classes 0 and 1, or a cost whose standard deviation given the columns is a tenth of bounds."""
+    """Classes 0 and 1, or a cost of 0 to 200 with an error of standard deviation 15 or more."""
     score = (cells - np.mean(BOUNDS, axis=1)) @ EFFECTS + 0.3
     if kind == "logistic":
         return (rng.random(len(score)) < 1 / (1 + np.exp(-score - 0.5 * own))).astype(float)
@@ -153,7 +153,7 @@ class Table:
         )
         return found.values, found.errors
 
-    def exact(self, data, truth=False):
+    def exact(self, data):
         """Minimum without privacy or penalty, and its sandwich, by float64 Newton steps."""
         (x, y), present = (data.x, data.y), data.present
         x, y = np.float64(x), np.float64(y)
@@ -218,9 +218,8 @@ def measure(name, kind, n, epsilon, runs, chunk=8, persons=False, null=False):
                 continue
             errors.append((found.lower <= truth) & (truth <= found.upper))
             widths.append(found.errors / table.named(*table.exact(data))[1])
-    print(
-        f"\n{name}: n = {n:,}, epsilon {epsilon:g}, {runs} runs, {time.perf_counter() - begin:.0f} s"
-    )
+    seconds = time.perf_counter() - begin
+    print(f"\n{name}: n = {n:,}, epsilon {epsilon:g}, {runs} runs, {seconds:.0f} s")
     print(f"  given {np.mean(given):.3f} {reasons or ''}")
     if errors:
         by_column, wide = np.mean(errors, axis=0), np.median(widths, axis=0)

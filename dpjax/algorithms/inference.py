@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from dpjax._typing import Array, pytree_dataclass
@@ -53,17 +51,6 @@ class PopulationBars(Bars):
     @property
     def noise_stddev(self) -> np.ndarray:
         return deviations(self.noise_covariance)
-
-    def mapped(self, matrix: np.ndarray, offset: np.ndarray) -> PopulationBars:
-        """Returns those of ``matrix`` (k, p) times the parameters plus ``offset`` (k,)."""
-        both = (np.asarray(part, np.float64) for part in (self.covariance, self.noise_covariance))
-        covariance, noise = (matrix @ part @ matrix.T for part in both)
-        return dataclasses.replace(
-            self,
-            estimate=matrix @ np.asarray(self.estimate, np.float64) + offset,
-            covariance=covariance,
-            noise_covariance=noise,
-        )
 
     @property
     def refusal(self) -> str | None:

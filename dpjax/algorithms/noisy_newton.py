@@ -38,6 +38,10 @@ _CLIPPED = 1e-3
 # measured, what a quadratic model leaves out is a tenth of its bound or less.
 _CANCELS = 1 / 7
 
+# A variance known with a relative error e, as by 2 / e^2 degrees of freedom: Student's interval of
+# 95 % is as that of a variance 1 + 1.21 e^2 times as large.
+_TAIL = 1.21
+
 
 class NoisyNewtonState(NamedTuple):
     """The state of noisy Newton; all of it released."""
@@ -123,7 +127,8 @@ class NoisyNewton(base.Algorithm):
         hessian = self.objective.regularize_hessian(answer.hessian, wide)
         basis = self._basis(hessian.dtype)
         hessian = hessian if basis is None else basis.T @ hessian @ basis
-        floor = spectral_norm(query, len(hessian))
+        # The typical spectral norm of isometric noise.
+        floor = query.hessian_stddev * math.sqrt(2 * len(hessian))
         values, vectors = jnp.linalg.eigh(hessian)
         vectors = vectors if basis is None else basis @ vectors
         inverse = (vectors / jnp.maximum(values, floor)[None]) @ vectors.T
@@ -161,10 +166,16 @@ class NoisyNewton(base.Algorithm):
             assert objective.constants is not None
             bend = 1 / objective.constants.lipschitz
         spread = jnp.sqrt(jnp.trace(sampled + noise) / flat.size)
+        # The variance is itself known with noise, by which a normal interval would be too short.
+        (of_covariance,) = self.covariance.stddevs(state.params, fitted=state.fitted)
+        of_covariance = of_covariance / (self.last.divisor * self.last.data_size)
+        values, vectors = jnp.linalg.eigh(sampled + noise)
+        values = values + _TAIL * of_covariance**2 / values
+        total = (vectors * values[None]) @ vectors.T
         left_out = bend * _CANCELS * jnp.maximum(move @ (hessian @ move), 0) / 2
         return PopulationBars(
             estimate=flat,
-            covariance=inverse @ (sampled + noise) @ inverse,
+            covariance=inverse @ total @ inverse,
             noise_covariance=inverse @ noise @ inverse,
             strength=strength,
             curvature=left_out / spread,
@@ -179,11 +190,6 @@ def _of_a_row(objective: Objective) -> Objective:
         return objective
     margin = getattr(loss.linear, "phi", None)
     return dataclasses.replace(objective, loss=loss.loss, linear=loss.linear, margin=margin)
-
-
-def spectral_norm(query: JointQuery, dimension: int) -> Any:
-    """Returns the typical spectral norm of the noise on the mean Hessian, also of tracers."""
-    return query.hessian_stddev * math.sqrt(2 * dimension)
 
 
 def noisy_newton(

@@ -357,23 +357,22 @@ def _coefficients(
     if not arguments.inference or arguments.repeats is not None:
         return None
     found = solution.coefficients()
-    numbers = {
-        "value": found.values,
-        "standard_error": found.errors,
-        "z": found.z,
-        "p_value": found.p_values,
-        "lower": found.lower,
-        "upper": found.upper,
-        "noise": found.noise,
-    }
+    fields = ("value", "standard_error", "z", "p_value", "lower", "upper", "noise")
+    held = (found.values, found.errors, found.z, found.p_values)
+    numbers = [
+        np.full(found.values.shape, np.nan) if part is None else part
+        for part in (*held, found.lower, found.upper, found.noise)
+    ]
+    named = [*zip(found.names, found.per, strict=True)] * len(found.classes or (None,))
+    classes = np.repeat(found.classes or (None,), len(found.names))
     return [
-        {"class": label, "name": name, "per": per}
-        | {
-            field: None if held is None else float(np.atleast_2d(held)[row, at])
-            for field, held in numbers.items()
+        {
+            "class": label,
+            "name": name,
+            "per": per,
+            **dict(zip(fields, map(float, row), strict=True)),
         }
-        for row, label in enumerate(found.classes or (None,))
-        for at, (name, per) in enumerate(zip(found.names, found.per, strict=True))
+        for label, (name, per), *row in zip(classes, named, *map(np.ravel, numbers), strict=True)
     ]
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass
@@ -56,16 +57,11 @@ class _Outer:
 class CovarianceQuery(HessianQuery):
     """Asks for (sum of clipped g g^T) / divisor + symmetric Gaussian noise, g a record's gradient.
 
-    Args:
-      clip_norm: C; g g^T is clipped to C^2 in the Frobenius norm, which is |g|^2.
-      **others: as ``HessianQuery``.
+    Its Frobenius norm, |g|^2, is clipped to C^2, the square of ``clip_norm``. ``public`` may have
+    ``fitted``, from 0 to 1, public or released before: C is then so much less.
 
-    ``public`` may have ``fitted``, from 0 to 1, public or released before: C is then so much less.
-
-    Privacy: the Gaussian mechanism of multiplier ``noise_multiplier``. One record moves the sum by
-      the Frobenius norm of its clipped g g^T, at most C^2; as it is positive semidefinite, also
-      replaced ones move it by 2 C^2 at most. The noise falls with the bound, so that the event is
-      the same whatever ``fitted`` is.
+    Privacy: the Gaussian mechanism. One record moves the sum by C^2 at most in the Frobenius norm,
+      one that is replaced by 2 C^2. The noise falls with the bound: the event is always the same.
     """
 
     name = "gradient_covariance"
@@ -92,10 +88,9 @@ class CovarianceQuery(HessianQuery):
 
 @pytree_dataclass(kw_only=True)
 class FittedQuery(JointQuery):
-    """Asks what ``JointQuery`` does, of gradients clipped to what was found to fit them.
+    """Asks what ``JointQuery`` does, with ``fitted`` times the gradient's weight, and its noise.
 
-    ``public`` may have ``fitted``, from 0 to 1, public or released before: the gradient's weight,
-    and so its noise, is so much less.
+    ``public`` may have ``fitted``, from 0 to 1, public or released before.
 
     Privacy: as ``JointQuery`` of the smaller weight; the event is the same whatever it is.
     """
@@ -120,13 +115,10 @@ class FittedQuery(JointQuery):
 
 @pytree_dataclass(kw_only=True)
 class NormsQuery(Query):
-    """Asks for a histogram of gradients' norms over n, in bins that shrink by a factor of 2^(1/3).
+    """Asks what share of n records has a gradient's norm in each bin, with noise.
 
-    Bin 0 has norms above 2^(-1/3) of ``clip_norm``, the last one all that are small.
-
-    Args:
-      clip_norm: C, the unit of the bins.
-      **others: as ``Query``, of all records.
+    Upper ends of bins are 2^(-i/3) times ``clip_norm``; the first also has all larger norms, the
+    last all smaller ones.
 
     Privacy: the Gaussian mechanism. A record adds 1 to one bin, whatever it holds, or nothing where
       it is null: it moves the counts by 1 in the l2 norm, and one that is replaced by 2 at most.
@@ -149,39 +141,33 @@ class NormsQuery(Query):
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns how many norms are in each bin. NOT PRIVATE."""
         loss = self.objective.data_term
-        upper = self.clip_norm * self.edges
-        lower = jnp.append(upper[1:], 0.0)
-        upper = upper.at[0].set(jnp.inf)
+        ends = self.clip_norm * self.edges
 
         def count(low: Array, high: Array) -> Any:
             def inside(norm: Array) -> Array:
                 return (norm > low) & (norm <= high)
 
             def of_rows(rows: PreparedLinear) -> Array:
-                weights = params.astype(rows.dtype).reshape(linear.outputs, -1)
-                slope, _ = sums.derivatives(
-                    linear, weights, rows.directions, rows.radius, rows.label
-                )
+                weights = params.astype(rows.dtype).reshape(loss.linear.outputs, -1)
+                held = (rows.directions, rows.radius, rows.label)
+                slope, _ = sums.derivatives(loss.linear, weights, *held)
                 return inside(jnp.linalg.norm(slope, axis=1)).reshape(rows.radius.shape)
 
             def of_examples(rows: PyTree) -> Array:
-                def norm(row: PyTree) -> Array:
-                    return jnp.linalg.norm(ravel_pytree(jax.grad(loss.loss)(params, row))[0])
+                gradients = jax.vmap(jax.grad(loss.loss), in_axes=(None, 0))(params, rows)
+                return inside(jax.vmap(optax.tree.norm)(gradients))
 
-                return inside(jax.vmap(norm)(rows))
-
-            linear = loss.of_scores
             if isinstance(records, units.PreparedUnits):
-                return units.count_gradients(linear, records, params, inside)
+                return units.count_gradients(loss.of_scores, records, params, inside)
             if loss.linear is None:
                 return count_rows(records, mask, of_examples)
-            return sums.count(prepared(linear, records, mask), of_rows)
+            return sums.count(prepared(loss.linear, records, mask), of_rows)
 
-        return (jax.vmap(count)(lower, upper),)
+        return (jax.vmap(count)(jnp.append(ends[1:], 0.0), ends.at[0].set(jnp.inf)),)
 
     @property
     def edges(self) -> Array:
-        """The upper ends of the bins over ``clip_norm``, which the first bin exceeds, (bins,)."""
+        """The upper ends of the bins over ``clip_norm``, (bins,)."""
         return 2.0 ** (-jnp.arange(_BINS) / 3)
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Array:
@@ -192,6 +178,6 @@ class NormsQuery(Query):
 
     def exceeded(self, answer: Array, share: float) -> Array:
         """Returns the least edge that about ``share`` of the records exceed at most, ()."""
-        above = jnp.cumsum(answer)
-        # The edge above the first bin with which too many are counted.
-        return self.edges[jnp.argmax(jnp.append(above, jnp.inf)[:_BINS] > share)]
+        # The upper end of the first bin with which too many are counted; of the last one else.
+        above = jnp.append(jnp.cumsum(answer)[:-1], jnp.inf)
+        return self.edges[jnp.argmax(above > share)]

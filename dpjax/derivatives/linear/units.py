@@ -222,8 +222,8 @@ def outer_sum(
 ) -> Float[Expansion, "k k"]:
     """Returns the sum of g g^T of the units' gradients, each clipped to ``bound``.
 
-    Privacy: one unit moves it by ``bound`` at most in the Frobenius norm. Its gradient is made
-      first, so that what is clipped is what is added, however its rows cancel.
+    Privacy: one unit moves it by ``bound`` at most in the Frobenius norm, as the gradient that is
+      clipped is what is added, however its rows cancel.
     """
 
     def contribution(chunk: Chunk) -> Array:
