@@ -94,8 +94,8 @@ _NAMES = {
         "ALGORITHMS Certificate Status dp_accelerated_mirror_descent dp_adam "
         "dp_gradient_descent dp_gradient_descent_with_selection dp_newton dp_optimizer dp_sgd "
         "dp_stochastic_trust_region dp_subspace_trust_region dp_svrg dp_svrg_plus_plus "
-        "dp_trust_region dpagem noisy_newton objective_perturbation output_perturbation paper_schedule "
-        "perturbed_gradient_descent stochastic_spider with_accuracy with_count"
+        "dp_trust_region dpagem noisy_newton objective_perturbation output_perturbation "
+        "paper_schedule perturbed_gradient_descent stochastic_spider with_accuracy with_count"
     ),
     "datasets": "Dataset",
     "derivatives": "clipped_grad clipped_grad_difference clipped_hessian joint_clipped",

@@ -53,7 +53,7 @@ class NoisyNewtonState(NamedTuple):
     covariance: Array
     """Of a record's gradient, (p, p)."""
     fitted: Array
-    """The clip norm of the last step over the largest."""
+    """The clip norm that fits the gradients over the largest."""
 
 
 @pytree_dataclass
@@ -64,6 +64,8 @@ class NoisyNewton(base.Algorithm):
     norms: NormsQuery | None
     last: FittedQuery
     covariance: CovarianceQuery
+    fits: bool = static()
+    """Whether the last step, too, has the clip norm that fits."""
     unclipped: bool = static()
 
     title = "Noisy Newton"
@@ -95,10 +97,13 @@ class NoisyNewton(base.Algorithm):
             counts = ask(self.norms, state.params)
             fitted = self.norms.exceeded(counts, _CLIPPED)
             state = state._replace(fitted=fitted.astype(state.fitted.dtype))
-        answer = ask(self.last, state.params, fitted=state.fitted)
+        answer = ask(self.last, state.params, fitted=self._of_last(state))
         state, _ = self._moved(state, answer, self.last)
         covariance = ask(self.covariance, state.params, fitted=state.fitted)
         return state._replace(covariance=covariance)
+
+    def _of_last(self, state: NoisyNewtonState) -> Array | float:
+        return state.fitted if self.fits else 1.0
 
     @jax.default_matmul_precision("highest")
     def _moved(
@@ -152,7 +157,7 @@ class NoisyNewton(base.Algorithm):
         if form is None:
             return None
         _, inverse, hessian, strength = self._model(state.point, state.answer, self.last)
-        of_gradient, of_hessian = self.last.stddevs(state.point, fitted=state.fitted)
+        of_gradient, of_hessian = self.last.stddevs(state.point, fitted=self._of_last(state))
         of_gradient, of_hessian = (s / self.last.divisor for s in (of_gradient, of_hessian))
         flat = ravel_pytree(at_least_float32(state.params))[0]
         move = flat - ravel_pytree(at_least_float32(state.point))[0]
@@ -211,14 +216,15 @@ def noisy_newton(
       objective: a loss of linear scores, for the standard errors; rows have norm at most 1.
       steps: Newton steps before the last one; by default 2, 1 for the squared loss and 3 for
         robust ones. More for strong effects, where the start is far.
-      clip_norm: bound on one record's gradient; by default the Lipschitz constant. That of a
-        squared loss is found from a noisy histogram of gradients' norms, before the last step.
+      clip_norm: bound on one record's gradient; by default the Lipschitz constant. For the
+        covariance, and the last step of a squared loss, a smaller one is found from a noisy
+        histogram of gradients' norms.
       hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
         smoothness, or what a joint release has at no cost.
 
     Privacy: releases ``steps`` + 1 times gradient and Hessian of all records as one Gaussian, the
-      last with half of the privacy as mu^2; a histogram where the clip norm is fitted; and the
-      covariance of clipped gradients at the output. ``error_bars`` are post-processing.
+      last with half of the privacy as mu^2; a histogram of norms, unless ``clip_norm`` is given;
+      and the covariance of clipped gradients at the output. ``error_bars`` are post-processing.
 
     Reference: Avella-Medina, Bradshaw and Loh, "Differentially private inference via noisy
       optimization" (2023); the joint release, the fitted clip norm, and the covariance given the
@@ -227,8 +233,8 @@ def noisy_newton(
     >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = noisy_newton(objectives.logistic(), budget, data_size=10_000, dimension=10)
-    >>> [(release.name, release.count) for release in algorithm.event.releases]
-    [('gradient_and_hessian', 2), ('last_gradient_and_hessian', 1), ('gradient_covariance', 1)]
+    >>> [release.name for release in algorithm.event.releases][1:]
+    ['gradient_norms', 'last_gradient_and_hessian', 'gradient_covariance']
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "Noisy Newton")
@@ -237,7 +243,8 @@ def noisy_newton(
     bend = 1.0 if form is None else form.concordance
     usual = 3 if bend is None else 2 if bend else 1
     steps = _validate.int32_count("steps", usual if steps is None else steps)
-    fitted = clip_norm is None and objective.constants is None
+    # Bounds that hold for every record are far above most: a squared loss has none.
+    fitted, fits = clip_norm is None and form is not None, objective.constants is None
     clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)[0]
     of_gradient, of_hessian, _ = joint_weights(objective, clip_norm, hessian_clip_norm)
     # The Hessian is not free beside the gradient: it gets more than the default of others.
@@ -246,7 +253,7 @@ def noisy_newton(
         of_gradient = round_up(clip / math.sqrt(1 - _OF_HESSIAN))
         of_hessian = round_up(curvature / math.sqrt(_OF_HESSIAN))
     count = steps + 2 + fitted
-    draws = max(problem.dimension * (problem.dimension + 1), NormsQuery.noise_draws)
+    draws = problem.dimension * (problem.dimension + 1) + 16  # of the largest release, at most
     # mu^2 = 1 / multiplier^2 adds up over releases: of a part, so much of what all have.
     whole = gaussian_multiplier(budget, count, accountant, noise_draws=draws) / math.sqrt(count)
 
@@ -262,7 +269,8 @@ def noisy_newton(
         norms=asked(NormsQuery, _NORMS, clip_norm=clip) if fitted else None,
         last=asked(FittedQuery, _LAST, label="last_gradient_and_hessian", **weights),
         covariance=asked(CovarianceQuery, _COVARIANCE, clip_norm=clip),
-        unclipped=public and (fitted or base.never_clips(_of_a_row(objective), clip)),
+        fits=fitted and fits,
+        unclipped=public and ((fitted and fits) or base.never_clips(_of_a_row(objective), clip)),
         **problem.plan(steps, 1),
     )
     problem.check_spent(algorithm.event)

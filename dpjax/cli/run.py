@@ -364,7 +364,7 @@ def _coefficients(
         for part in (*held, found.lower, found.upper, found.noise)
     ]
     named = [*zip(found.names, found.per, strict=True)] * len(found.classes or (None,))
-    classes = np.repeat(found.classes or (None,), len(found.names))
+    classes = np.repeat(np.array(found.classes or (None,), object), len(found.names))
     return [
         {
             "class": label,

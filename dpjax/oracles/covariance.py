@@ -141,6 +141,7 @@ class NormsQuery(Query):
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns how many norms are in each bin. NOT PRIVATE."""
         loss = self.objective.data_term
+        form: Any = loss.of_scores
         ends = self.clip_norm * self.edges
 
         def count(low: Array, high: Array) -> Any:
@@ -148,9 +149,9 @@ class NormsQuery(Query):
                 return (norm > low) & (norm <= high)
 
             def of_rows(rows: PreparedLinear) -> Array:
-                weights = params.astype(rows.dtype).reshape(loss.linear.outputs, -1)
+                weights = params.astype(rows.dtype).reshape(form.outputs, -1)
                 held = (rows.directions, rows.radius, rows.label)
-                slope, _ = sums.derivatives(loss.linear, weights, *held)
+                slope, _ = sums.derivatives(form, weights, *held)
                 return inside(jnp.linalg.norm(slope, axis=1)).reshape(rows.radius.shape)
 
             def of_examples(rows: PyTree) -> Array:
@@ -158,10 +159,10 @@ class NormsQuery(Query):
                 return inside(jax.vmap(optax.tree.norm)(gradients))
 
             if isinstance(records, units.PreparedUnits):
-                return units.count_gradients(loss.of_scores, records, params, inside)
+                return units.count_gradients(form, records, params, inside)
             if loss.linear is None:
                 return count_rows(records, mask, of_examples)
-            return sums.count(prepared(loss.linear, records, mask), of_rows)
+            return sums.count(prepared(form, records, mask), of_rows)
 
         return (jax.vmap(count)(jnp.append(ends[1:], 0.0), ends.at[0].set(jnp.inf)),)
 
