@@ -187,7 +187,7 @@ class Coefficients:
                     cells[0] = f"({cells[0]})"
                 line = label.ljust(width) + "".join(f"{cell:>12}" for cell in cells)
                 lines.append(f"{line}  per {per}" if per not in ("", "1") else line)
-        return printable("\n".join(lines))
+        return printable("\n".join(lines)).replace("  +- inf", "no bound")
 
 
 class _Scale(NamedTuple):

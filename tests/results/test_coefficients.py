@@ -242,7 +242,8 @@ def test_without_an_interval_noise_alone_stands_beside_every_coefficient():
     assert "raise epsilon" in words
     # Without curvature the noise has no bound, and no number understates it.
     flat = ErrorBars(np.ones(3), np.eye(3), 0.0, 0.0, True, False, True)
-    assert coefficients(np.ones(3), NORMED, flat).to_dict()["noise"] == [None] * 3
+    unbounded = coefficients(np.ones(3), NORMED, flat)
+    assert unbounded.to_dict()["noise"] == [None] * 3 and repr(unbounded).count("no bound") == 3
 
 
 def test_a_declared_norm_changes_no_unit():
