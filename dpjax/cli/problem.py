@@ -194,6 +194,11 @@ def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyB
     # The name in Python is taken too, as a hint: dp_trust_region is dp-tr.
     functions = {factory.__name__: name for name, factory in factories.items()}
     name = _validate.choice("algorithm", arguments.algorithm, factories, functions)
+    return name, *budget(arguments, n)
+
+
+def budget(arguments: argparse.Namespace, n: int) -> tuple[dpjax.PrivacyBudget, int]:
+    """Returns the budget, and the declared n, by default that of the data."""
     delta, size = arguments.delta, arguments.data_size
     if arguments.relation == "add_or_remove_one":
         if delta is None or size is None:
@@ -203,7 +208,7 @@ def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyB
     elif delta is None:
         delta = 1 / (10 * _validate.positive_int("data_size", n))
     size = n if size is None else size
-    return name, dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation), size
+    return dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation), size
 
 
 def warn(algorithm: Algorithm) -> None:
