@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from scipy.special import logit
+from scipy.special import expit
 
 from dpjax._typing import Array
 from dpjax.accounting import PrivacyBudget
@@ -16,10 +16,12 @@ from dpjax.results import SavedSolution, Solution
 from dpjax.results.prediction import Score, score_of, training_rows
 from dpjax.statistics.summary import Estimate
 
-# Finer at the ends, where rare classes are told apart.
-_UPPER = (0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98, 0.99, 0.995)
-EDGES = (*(round(1 - edge, 3) for edge in _UPPER[::-1]), 0.5, *_UPPER)
-"""Between bins of the probability of the second class."""
+_STEP = 0.4
+EDGES = _STEP * np.arange(-12, 13)
+"""Between bins of the log-odds of the second class: finer where rare classes are told apart."""
+# The probability that the larger of two scores in a bin is of the second class, where the odds are
+# what a score says: above 1/2, which ties would give.
+_WITHIN = (np.exp(_STEP) * (_STEP - 1) + 1) / (_STEP * np.expm1(_STEP))
 SIZES = (0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5)
 """Between bins of a residual's size, over the length of the label's declared range."""
 _LABELS = 10  # bins of a label that is a number
@@ -71,7 +73,7 @@ class Evaluation(HasCard):
         Without bins of too few records. Where the loss is not logistic, of the score's logistic.
         """
         found, two = {}, len(self.classes) == 2
-        middles = np.convolve((0.0, *EDGES, 1.0), (0.5, 0.5), "valid").tolist()
+        middles = expit([EDGES[0] - _STEP / 2, *(EDGES + _STEP / 2)]).tolist()
         for middle, pair in zip(middles, self.counts.T if two else (), strict=two):
             if (total := float(pair.sum())) > _FEW * self.stddev:
                 share = float(pair[1]) / total
@@ -195,7 +197,7 @@ def _cells(score: Score, scores: np.ndarray, y: np.ndarray) -> tuple[np.ndarray,
     if count := score.classes:
         bins, good, total = np.argmax(scores, axis=-1), np.isin(y, range(count)), count**2
     else:
-        bins, count = np.searchsorted(logit(EDGES), scores, side="right"), len(EDGES) + 1
+        bins, count = np.searchsorted(EDGES, scores, side="right"), len(EDGES) + 1
         y, good, total = (y > 0) * 1.0, np.isin(y, (-1, 0, 1)), 2 * count
     return np.where(good, y * count + bins, -1)[..., None], (total,)
 
@@ -208,8 +210,8 @@ def _confusion(counts: np.ndarray) -> np.ndarray:
 def _measures(counts: np.ndarray, length: float) -> dict[str, float]:
     if counts.ndim > 1:
         confusion = _confusion(counts)
-        # Records of one bin are told apart by chance.
-        below, classes = np.cumsum(counts[0]) - counts[0] / 2, counts.sum(axis=1)
+        below = np.cumsum(counts[0]) - (1 - _WITHIN) * counts[0]
+        classes = counts.sum(axis=1)
         auc = {"AUC": counts[1] @ below / classes.prod()} if len(counts) == 2 else {}
         return {"accuracy": np.trace(confusion) / confusion.sum(), **auc}
     sizes, labels = (part / part.sum() for part in np.split(counts, [-_LABELS]))

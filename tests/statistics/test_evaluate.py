@@ -1,6 +1,5 @@
 """``evaluate``: its numbers are those of the records, its noise is booked, other tables refused."""
 
-import dataclasses
 import json
 
 import jax
@@ -106,10 +105,10 @@ def test_a_record_without_label_or_features_is_in_no_bin_and_order_changes_nothi
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("name", ["two", "number"])
 def test_the_noise_is_the_noise_accounted(name, relation):
-    """800 numbers of noise or more; 20 % less noise is 4 standard errors away."""
+    """440 numbers of noise or more; 30 % less noise is 7 standard errors away."""
     model, data, seen = model_of(name), data_of(name), []
     plain = asked(model, data).counts
-    for seed in range(40):
+    for seed in range(20):
         found = asked(model, data, PrivacyBudget(2.0, 1e-5, relation), seed=seed)
         seen.append((found.counts - plain) / found.stddev)
         (release,) = found.solution.event.releases
@@ -118,7 +117,7 @@ def test_the_noise_is_the_noise_accounted(name, relation):
         assert release.sensitivity * N >= np.sqrt(1 + (name == "number"))
     z = np.ravel(seen)
     low, high = stats.chi2.ppf([1e-5 / 2, 1 - 1e-5 / 2], z.size) / z.size
-    assert low < (z**2).mean() < high and not low < (1.25 * z**2).mean() / 0.64 < high
+    assert low < (z**2).mean() < high and not low < 0.49 * (z**2).mean() < high
 
 
 @pytest.mark.ci
@@ -188,7 +187,7 @@ def test_what_has_no_accounting_or_no_prediction_is_refused():
     with pytest.raises(ValueError, match="another number of features"):
         asked(model_of("two"), Dataset(np.ones((5, 2), np.float32), np.ones(5)))
     with pytest.raises(ValueError, match="no prediction rule"):
-        asked(dataclasses.replace(trained(dpjax.objectives.pca(2))), data_of("two"))
+        asked(trained(dpjax.objectives.welsch(0.1)), declared())
 
 
 def test_it_is_booked_and_its_guarantee_says_what_is_released(tmp_path):
@@ -202,7 +201,7 @@ def test_it_is_booked_and_its_guarantee_says_what_is_released(tmp_path):
     )
     with pytest.raises(ValueError, match="budget"):
         evaluate(trained(), declared(), 1.9, key=dpjax.random_key(), ledger=path)
-    assert len(EDGES) == 19 and "AUC" in repr(found)
+    assert EDGES[len(EDGES) // 2] == 0 and "AUC" in repr(found)
 
 
 @pytest.mark.ci
