@@ -19,9 +19,6 @@ from dpjax.statistics.summary import Estimate
 _STEP = 0.4
 EDGES = _STEP * np.arange(-12, 13)
 """Between bins of the log-odds of the second class: finer where rare classes are told apart."""
-# The probability that the larger of two scores in a bin is of the second class, where the odds are
-# what a score says: above 1/2, which ties would give.
-_WITHIN = (np.exp(_STEP) * (_STEP - 1) + 1) / (_STEP * np.expm1(_STEP))
 SIZES = (0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5)
 """Between bins of a residual's size, over the length of the label's declared range."""
 _LABELS = 10  # bins of a label that is a number
@@ -207,12 +204,19 @@ def _confusion(counts: np.ndarray) -> np.ndarray:
     return counts if len(counts) > 2 else counts.reshape(2, 2, -1).sum(axis=2)
 
 
+def _auc(counts: np.ndarray) -> float:
+    share, place = counts / counts.sum(axis=1, keepdims=True), np.arange(counts.shape[1])
+    means = share @ place
+    # By how much log-odds grow within a bin, as between normal scores of one variance: records of
+    # a bin are told apart that much, where ties would give 1/2. Of t, by t / 12 for t up to 3.
+    growth = (means[1] - means[0]) / max((share @ place**2 - means**2).mean(), 0.25)
+    return share[1] @ (np.cumsum(share[0]) - (0.5 - np.clip(growth, 0, 3) / 12) * share[0])
+
+
 def _measures(counts: np.ndarray, length: float) -> dict[str, float]:
     if counts.ndim > 1:
         confusion = _confusion(counts)
-        below = np.cumsum(counts[0]) - (1 - _WITHIN) * counts[0]
-        classes = counts.sum(axis=1)
-        auc = {"AUC": counts[1] @ below / classes.prod()} if len(counts) == 2 else {}
+        auc = {"AUC": _auc(counts)} if len(counts) == 2 else {}
         return {"accuracy": np.trace(confusion) / confusion.sum(), **auc}
     sizes, labels = (part / part.sum() for part in np.split(counts, [-_LABELS]))
     low, high, middles = (0.0, *SIZES), (*SIZES, 1.0), (np.arange(_LABELS) + 0.5) / _LABELS
