@@ -46,7 +46,8 @@ def command(arguments: argparse.Namespace) -> int:
     options.check(arguments)
     model, data = dpjax.load(arguments.model), problem.load(arguments)
     data = data if data.test_x is None else data.test
-    budget, size = problem.budget(arguments, data.size)
+    budget = problem.budget(arguments, data.size)
+    size = data.size if arguments.data_size is None else arguments.data_size
     # One of the two: a seed says that the result is for research.
     key = dpjax.random_key() if arguments.seed is None else None
     how = options.values(arguments, _BOOKED)
