@@ -42,7 +42,7 @@ class _OuterScores(LinearLoss):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Outer:
+class _OuterGradient:
     """A loss whose Hessian, where it is taken, is the gradient of ``loss`` times itself."""
 
     loss: Any
@@ -82,7 +82,7 @@ class CovarianceQuery(HessianQuery):
             return (units.outer_sum(loss.of_scores, records, params, bound),)
         linear = None if loss.linear is None else _OuterScores(loss.linear)
         order = self.permutation_invariant
-        clipped = ClippedSum(None, 1.0, bound, _Outer(loss.loss, linear), order)
+        clipped = ClippedSum(None, 1.0, bound, _OuterGradient(loss.loss, linear), order)
         return (clipped.wide(params, records, mask),)
 
 
