@@ -11,7 +11,14 @@ from dpjax import _validate
 from dpjax.datasets import registry
 from dpjax.datasets.cells import Kind
 from dpjax.datasets.dataset import Dataset, Preprocessing
-from dpjax.datasets.encoders import ClassLabel, Column, NumberLabel, Numeric, Unscaled
+from dpjax.datasets.encoders import (
+    ClassLabel,
+    Column,
+    Ignored,
+    NumberLabel,
+    Numeric,
+    Unscaled,
+)
 from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.labels import Label, declared_classes
 from dpjax.datasets.registry import SPECS, DatasetInfo
@@ -19,9 +26,9 @@ from dpjax.datasets.rows import Rows
 from dpjax.datasets.scaled import is_scaled
 from dpjax.datasets.scaled import read as read_scaled
 from dpjax.datasets.scaling import Bounds, read_ranges
-from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
+from dpjax.datasets.schema import Schema, check_table
 from dpjax.datasets.source import OpenTable, Source, few
-from dpjax.datasets.sources import SUFFIXES, has_columns, is_table_path, open_source
+from dpjax.datasets.sources import SUFFIXES, CsvFile, has_columns, is_table_path, open_source
 from dpjax.datasets.units import NOT_GROUPED, group
 
 
@@ -387,6 +394,25 @@ def scaled_columns(columns: Sequence[str], bounds: Bounds | None) -> tuple[Colum
         return tuple(map(Unscaled, columns))
     ranges = zip(*(end.tolist() for end in read_ranges(bounds, columns)), strict=True)
     return tuple(Numeric(name, *pair) for name, pair in zip(columns, ranges, strict=True))
+
+
+def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
+    """Returns what a schema has to declare of a CSV in which columns may hold any text.
+
+    Where each line is a record, whoever writes a text with line breaks writes further records;
+    where it is not, whoever leaves a quote open swallows those of others.
+
+    Privacy: depends on the declaration and the kind of file alone.
+    """
+    texts = [c.name for c in schema.columns if isinstance(c, Ignored) or getattr(c, "other", False)]
+    if not texts or schema.quoted_line_breaks is not None or not isinstance(source, CsvFile):
+        return []
+    return [
+        f"the schema lets {few(texts)} of {source.where} hold any text, and must say whether that "
+        "may break lines: declare quoted_line_breaks = true above [label] if cells in quotes hold "
+        "line breaks, or false if each line of the file is one record; `dpjax data FILE --check` "
+        "counts the lines that leave a quote open."
+    ]
 
 
 def check_size(source: Source) -> None:

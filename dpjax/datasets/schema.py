@@ -31,7 +31,6 @@ from dpjax.datasets.encoders import (
 )
 from dpjax.datasets.labels import check_labels
 from dpjax.datasets.source import Source, few
-from dpjax.datasets.sources import CsvFile
 
 ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")
 """Names of the column that pandas or R writes beside those of a table."""
@@ -231,25 +230,6 @@ def check_table(schema: Schema, source: Source) -> None:
     for name in unit:
         said = f"the unit {name!r} of {source.where}"
         check_names(said, source.kinds[name], source.stated[name], schema.unit_type)
-
-
-def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
-    """Returns what a schema has to declare of a CSV in which columns may hold any text.
-
-    Where each line is a record, whoever writes a text with line breaks writes further records;
-    where it is not, whoever leaves a quote open swallows those of others.
-
-    Privacy: depends on the declaration and the kind of file alone.
-    """
-    texts = [c.name for c in schema.columns if isinstance(c, Ignored) or getattr(c, "other", False)]
-    if not texts or schema.quoted_line_breaks is not None or not isinstance(source, CsvFile):
-        return []
-    return [
-        f"the schema lets {few(texts)} of {source.where} hold any text, and must say whether that "
-        "may break lines: declare quoted_line_breaks = true above [label] if cells in quotes hold "
-        "line breaks, or false if each line of the file is one record; `dpjax data FILE --check` "
-        "counts the lines that leave a quote open."
-    ]
 
 
 def key_of(name: str) -> str:
