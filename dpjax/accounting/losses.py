@@ -39,10 +39,11 @@ def gaussian_log_delta(stddev: float, epsilon: float) -> float:
 
 def gaussian_epsilon(stddev: float, delta: float) -> float:
     """Returns the epsilon of such noise, rounded up: the same as that of ``dp_accounting``."""
-    log = math.log(delta) if delta else -math.inf
-    if delta == 0 or gaussian_log_delta(stddev, 0.0) < log:
-        return 0.0 if delta else math.inf
-    low, high = 0.0, 1.0
+    if delta == 0:
+        return math.inf
+    low, high, log = 0.0, 1.0, math.log(delta)
+    if gaussian_log_delta(stddev, 0.0) < log:
+        return 0.0
     while gaussian_log_delta(stddev, high) > log:
         low, high = high, 10 * high
     over = optimize.brentq(lambda e: gaussian_log_delta(stddev, e) - log, low, high, xtol=1e-12)

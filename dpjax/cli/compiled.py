@@ -1,18 +1,17 @@
 """Programs that JAX compiled, kept in the user's cache folder: a second start does not wait."""
 
-import contextlib
 import hashlib
 import os
 import pathlib
 import platform
+import re
 import sys
 
 import jax
 
 from dpjax.datasets.registry import cache_folder
 
-OFF = "DPJAX_NO_CACHE"
-"""Environment variable: with any value nothing is kept."""
+OFF = "DPJAX_NO_CACHE"  # with any value nothing is kept
 
 
 def keep() -> None:
@@ -46,9 +45,8 @@ def keep() -> None:
 
 def _machine() -> str:
     """Names what the processor can do: homes may be on a network, and another's code crashes."""
-    with contextlib.suppress(OSError):
-        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-        # On ARM they are called features; other processors of a machine are alike.
-        flags = [line for line in lines if line.startswith(("flags", "Features"))][:1]
-        return hashlib.sha256(str(flags).encode()).hexdigest()[:12]
-    return platform.machine()
+    cpus = pathlib.Path("/proc/cpuinfo")
+    text = cpus.read_text() if cpus.exists() else ""
+    # On ARM they are called features; other processors of a machine are alike.
+    flags = re.findall("^(?:flags|Features).*", text, re.MULTILINE)
+    return hashlib.sha256(f"{platform.machine()} {flags[:1]}".encode()).hexdigest()[:12]

@@ -15,7 +15,9 @@ COMMANDS = {
     "tune": "choose settings by a private random search, whose whole cost is the budget",
     "calibrate": "compute the noise for a budget, and the epsilon of that noise",
     "predict": "predict labels of a table by a saved model, as CSV",
+    "evaluate": "release AUC, calibration and accuracy of a saved model on held-out records",
     "show": "print a saved model: guarantee, releases, certificate, coefficients",
+    "describe": "take a first look at a table, privately: counts, missing cells, quantiles",
     "data": "list the data sets; begin and check the schema of a table of your own",
     "ledger": "declare a budget for some data, and show what was spent",
     "audit": "attack dpjax's own guarantees: claimed epsilon, audited lower bound, ratio",
@@ -27,7 +29,6 @@ _EXAMPLES = """
 dpjax run                     trains on data that come with dpjax
 dpjax COMMAND --help          options and examples of a command
 """
-_NO_CACHE = "keep no compiled programs for the next start in ~/.cache/dpjax"
 # Those that compile nothing worth keeping.
 _AT_ONCE = ("data", "ledger", "reproduce", "show")
 # What other libraries, or people, call an option of ours; without hyphens.
@@ -92,7 +93,9 @@ def parser(named: Collection[str] = tuple(COMMANDS)) -> "Parser":
         if name in named:
             importlib.import_module(f"dpjax.cli.{name}").add_options(command)
             if name not in _AT_ONCE:
-                command.add_argument("--no-cache", action="store_true", help=_NO_CACHE)
+                command.add_argument(
+                    "--no-cache", action="store_true", help="keep no compiled program"
+                )
     return root
 
 

@@ -1,6 +1,5 @@
 """How objects print: three lines of text for a REPL and a small table in HTML for a notebook."""
 
-import dataclasses
 from collections.abc import Callable
 from html import escape
 from typing import Any, NamedTuple
@@ -60,27 +59,6 @@ class HasCard:
 
     def _repr_html_(self) -> str:
         return to_html(card_of(self))
-
-
-class HasFields(HasCard):
-    """Prints words and numbers among its fields, and the names of functions; under its ``name``."""
-
-    def _card(self) -> Card:
-        rows, own = [], vars(self)
-        for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
-            value, shape = own[field.name], getattr(own[field.name], "shape", ())
-            # Of arrays one number: even the shape of others may be private.
-            if field.repr and field.name != "name" and value is not None and shape == ():
-                rows.append((field.name.replace("_", " "), _words(value)))
-        return Card(f"{type(self).__name__} {own.get('name', '')}".rstrip(), tuple(rows))
-
-
-def _words(value: Any) -> str:
-    if hasattr(value, "_asdict"):
-        return ", ".join(f"{name.replace('_', ' ')} {x:.4g}" for name, x in value._asdict().items())
-    if hasattr(value, "dtype") or isinstance(value, int | float):
-        return number(value, "{:.6g}".format)
-    return value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
 
 
 def card_of(value: HasCard) -> Card:

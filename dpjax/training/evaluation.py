@@ -28,19 +28,16 @@ Measures = tuple[tuple[str, LossOfOutputs], ...]
 """Names and functions ``(outputs, y) -> number`` of one example."""
 
 
-_CALLED = {
-    "cross_entropy": "crossentropy categorical_crossentropy ce nll softmax",
-    "bce": "binary_crossentropy binary_cross_entropy log_loss logistic",
-    "mse": "mean_squared_error squared_error l2 least_squares",
-}
+# Our names of losses, among what others call them.
+_NAMES = {name: name for name in ("cross_entropy", "bce", "mse")} | {
+    "crossentropy": "cross_entropy", "ce": "cross_entropy", "binary_crossentropy": "bce",
+    "binary_cross_entropy": "bce", "mean_squared_error": "mse", "squared_error": "mse",
+}  # fmt: skip
 
 
 def named(loss: Any) -> Any:
-    """Returns a loss by our name of it, which others call otherwise; a function as it is."""
-    others = {other: name for name, every in _CALLED.items() for other in every.split()}
-    if callable(loss):
-        return loss
-    return _validate.choice("loss", others.get(str(loss), loss), _CALLED, others)
+    """Returns a loss by our name of it; a function as it is."""
+    return loss if callable(loss) else _NAMES[_validate.choice("loss", loss, _NAMES)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,8 +129,7 @@ def _logits_loss(logits: Array, y: Array) -> Array:
 
 def _squared_error(outputs: Array, y: Array) -> Array:
     if jnp.size(outputs) != jnp.size(y):
-        said = f"{jnp.size(outputs)} outputs and {jnp.size(y)} labels of one record"
-        raise ValueError(f"'mse' needs one output for each label, got {said}.")
+        raise ValueError(f"'mse' needs an output for each label: {outputs.shape}, {y.shape}.")
     return jnp.mean((jnp.ravel(outputs) - jnp.ravel(y)) ** 2)
 
 

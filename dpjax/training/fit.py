@@ -165,8 +165,7 @@ def fit(
     >>> int(trained.solution.steps), trained.predict(x).shape, trained.epsilon(1e-4) <= 3.0
     (16, (200,), True)
     """
-    loss = evaluation.named(loss)
-    data, mesh = mesh_of(data)
+    loss, (data, mesh) = evaluation.named(loss), mesh_of(data)
     data, records, examples = given(data, groups, max_records, unit_type, bounds, team(mesh).size)
     example = example_shape(records)
     sizes = sizes_of(examples, budget, data_size, batch_size, epochs, steps)

@@ -1,7 +1,5 @@
 """What is kept of compiled programs holds no record and no key, and gives the same bits."""
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -115,14 +113,3 @@ def test_a_folder_of_others_is_not_used(cache, tmp_path, capsys):
     folder.chmod(0o755)
     assert main([*RUNS["dp-gd"], *table(tmp_path)[1]]) == 0
     assert "chmod 700" in capsys.readouterr().err and not list(folder.iterdir())
-
-
-def test_old_programs_go(cache):
-    folder = cache / f"compiled-{compiled._machine()}"
-    folder.mkdir(parents=True, mode=0o700)
-    for name, age in (("new-cache", 1), ("old-cache", 100), ("other", 100)):
-        (folder / name).touch()
-        then = (folder / name).stat().st_mtime - age * 86_400
-        os.utime(folder / name, (then, then))
-    compiled.keep()
-    assert {path.name for path in folder.iterdir()} == {"new-cache", "other"}
