@@ -29,8 +29,6 @@ _EXAMPLES = """
 dpjax run                     trains on data that come with dpjax
 dpjax COMMAND --help          options and examples of a command
 """
-# Those that compile nothing worth keeping.
-_AT_ONCE = ("data", "ledger", "reproduce", "show")
 # What other libraries, or people, call an option of ours; without hyphens.
 _OTHER_NAMES = {
     "epochs": "--steps",
@@ -92,10 +90,10 @@ def parser(named: Collection[str] = tuple(COMMANDS)) -> "Parser":
         command = commands.add_parser(name, help=line)
         if name in named:
             importlib.import_module(f"dpjax.cli.{name}").add_options(command)
-            if name not in _AT_ONCE:
-                command.add_argument(
-                    "--no-cache", action="store_true", help="keep no compiled program"
-                )
+            # The others compile nothing worth keeping.
+            if name not in ("data", "ledger", "reproduce", "show"):
+                how = "keep no compiled programs for the next start"
+                command.add_argument("--no-cache", action="store_true", help=how)
     return root
 
 
