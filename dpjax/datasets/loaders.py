@@ -79,6 +79,11 @@ class Table(NamedTuple):
         """
         self.check_declared()
         schema, source = self.schema, self.opened.source
+        if schema.private:
+            raise ValueError(
+                f"bounds of {few(schema.private)} are declared private: `dpjax run` finds them, "
+                "and in Python dpjax.statistics.PrivateBounds; or declare bounds = [low, high]."
+            )
         label, scale = schema.label, schema.preprocessing
         x: Any
         y: Any

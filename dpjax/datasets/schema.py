@@ -58,6 +58,8 @@ class Schema:
       unit_type: how the unit's cells are compared, see ``group``: ``"number"``, ``"text"`` or None.
       quoted_line_breaks: of a CSV, whether cells in quotes may hold line breaks. A record is then
         what RFC 4180 parses as one; else it is a line.
+      private: columns declared with ``bounds = "private"``, whose bounds are their ``limits`` until
+        ``dpjax.statistics.PrivateBounds`` finds them.
 
     Privacy: must be written from public knowledge, not from the records.
 
@@ -76,6 +78,7 @@ class Schema:
     intercept: bool = True
     unit_type: str | None = None
     quoted_line_breaks: bool | None = None
+    private: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, declared: "Schema | str | os.PathLike[str] | Mapping[str, Any]") -> "Schema":
@@ -143,15 +146,16 @@ class Schema:
         for name, found in of.items():
             if len(found) > 1:
                 raise ValueError(f"the column {name!r} matches {few(found)}: declare it by name.")
-        columns: list[Column] = []
+        columns, private = list[Column](), list[str]()
         for column in self.columns:
             held = [name for name in of if of[name] == [column.name]]
             if column.name in patterns and not held:
                 raise ValueError(f"the pattern columns.{key_of(column.name)} matches no column of "
                                  "the table: correct it, or remove it.")  # fmt: skip
+            private += (held or [column.name]) if column.name in self.private else []
             repeated = [dataclasses.replace(column, name=name) for name in held]
             columns += repeated if column.name in patterns else [column]
-        schema = dataclasses.replace(self, columns=tuple(columns))
+        schema = dataclasses.replace(self, columns=tuple(columns), private=tuple(private))
         _check_features("the schema", schema.features)
         return schema
 
@@ -268,6 +272,24 @@ def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
     return (Dates if of_dates else Numeric)(name, low, high, missing)
 
 
+def _is_private(part: Mapping[str, Any]) -> bool:
+    return isinstance(part.get("bounds"), str) and part["bounds"] == "private"
+
+
+def _outer(name: str, part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a declaration with its limits in the place of private bounds."""
+    if not _is_private(part):
+        return part
+    if "limits" not in part:
+        raise ValueError(
+            f'bounds = "private" of columns.{key_of(name)} needs public outer limits, within which '
+            "bounds are found: declare limits = [low, high], from what the column can hold at all."
+        )
+    return {key: value for key, value in part.items() if key != "limits"} | {
+        "bounds": part["limits"]
+    }
+
+
 def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> Categorical:
     levels = check_labels(f"levels of {said}", declaration["levels"], 1)
     other = _validate.flag(f"other of {said}", declaration.get("other", False))
@@ -351,13 +373,14 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
         raise ValueError(f"{where} declares {unit_column!r} as label and unit: choose one.")
     schema = Schema(
         declared,
-        tuple(column_of(name, part, where) for name, part in columns.items()),
+        tuple(column_of(name, _outer(name, part), where) for name, part in columns.items()),
         unit_column,
         max_records,
         _validate.flag(f"intercept of {where}", content.get("intercept", True)),
         # Checked beside the stored column, by `check_names`.
         unit.get("type"),
         breaks,
+        tuple(name for name, part in columns.items() if _is_private(part)),
     )
     _check_features(where, schema.features)
     if not any(column.features for column in schema.columns):
