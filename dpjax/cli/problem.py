@@ -174,15 +174,15 @@ def objective(arguments: argparse.Namespace, n: int | None = None) -> dpjax.Obje
 
 def _weights(text: str, labels: Iterable[Label]) -> list[float]:
     """Returns the weights of ``--class-weight`` in the order of the classes."""
-    held = dict(word.strip().rpartition("=")[::2] for word in next(csv.reader([text]), []))
+    parts = (word.strip().rpartition("=") for word in next(csv.reader([text]), []))
+    held = {name: weight for name, _, weight in parts}
     names = list(map(str, labels))
     with contextlib.suppress(ValueError):
         if sorted(held) == sorted(names):
             return [float(held[name]) for name in names]
     raise ValueError(
-        f"--class-weight must give each of the classes {', '.join(names)} a declared number, such "
-        f"as {'=1,'.join([*names, ''])[:-1]}, got {text!r}. Weights balanced by the labels would "
-        "read them: take numbers that are known, or private counts by `dpjax describe`."
+        f"--class-weight must be {'=1,'.join([*names, ''])[:-1]} or other declared numbers, got "
+        f"{text!r}. Weights balanced by the labels would read them: see `dpjax describe`."
     )
 
 
