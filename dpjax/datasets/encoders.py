@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpjax.datasets.cells import EPOCH, MISSING, Kind, may_be_numbers, to_days, to_numbers
+from dpjax.datasets.cells import EPOCH, MISSING, Kind, may_be_numbers, of_each, to_days, to_numbers
+from dpjax.datasets.forms import PLAIN, NumberForm, day_of
 from dpjax.datasets.labels import (
     Label,
     check_possible,
@@ -113,14 +114,16 @@ class Numeric(Column):
 
     Args:
       missing: what counts for a cell that is empty or no number; None makes it a null record.
+      form: how numbers are written in text.
     """
 
     low: float
     high: float
     missing: float | None = None
+    form: NumberForm = PLAIN
 
     key: ClassVar[str] = "bounds"
-    options: ClassVar[tuple[str, ...]] = ("missing",)
+    options: ClassVar[tuple[str, ...]] = ("missing", *NumberForm._fields)
     numeric: ClassVar[bool] = True
     stored: ClassVar[set[Kind]] = _NUMBERS
 
@@ -134,11 +137,16 @@ class Numeric(Column):
 
     def values(self, cells: np.ndarray) -> np.ndarray:
         """Returns the numbers (n,) in float64, NaN for what is not a finite number."""
-        return to_numbers(cells)
+        return to_numbers(cells, self.form.number)
+
+    def check_stored(self, source: Source) -> None:
+        # Words may be numbers where it is declared how those are written.
+        if self.form == PLAIN or not _are_words(source, self.name):
+            super().check_stored(source)
 
     def declaration(self) -> dict[str, Any]:
         missing = {} if self.missing is None else {"missing": self.missing}
-        return {"bounds": [self.low, self.high], **missing}
+        return {"bounds": [self.low, self.high], **missing, **self.form.declared}
 
     def exact_outside(self, cells: np.ndarray) -> int:
         # A comparison with NaN is False: a missing cell is not counted as outside.
@@ -148,18 +156,32 @@ class Numeric(Column):
 
 @dataclasses.dataclass(frozen=True)
 class Dates(Numeric):
-    """Dates, as days since 1970-01-01, clamped to a declared range and scaled."""
+    """Dates, as days since 1970-01-01, clamped to a declared range and scaled.
 
+    Args:
+      format: how dates are written in text; "" is ISO 8601.
+    """
+
+    format: str = ""
+
+    options: ClassVar[tuple[str, ...]] = ("missing", "format")
     numeric: ClassVar[bool] = False
     stored: ClassVar[set[Kind]] = _TEXT_OF_DATES
 
     def values(self, cells: np.ndarray) -> np.ndarray:
         """Returns days since 1970-01-01 (n,) in float64, NaN for what is no date."""
-        return to_days(cells)
+        if not self.format or cells.dtype.kind == "M":
+            return to_days(cells)
+        return of_each(lambda cell: day_of(cell, self.format), cells)
 
     def declaration(self) -> dict[str, Any]:
         missing = {} if self.missing is None else {"missing": _iso(self.missing)}
-        return {"bounds": [_iso(self.low), _iso(self.high)], **missing}
+        written = {"format": self.format} if self.format else {}
+        return {"bounds": [_iso(self.low), _iso(self.high)], **missing, **written}
+
+
+def _are_words(source: Source, name: str) -> bool:
+    return source.kinds[name] == Kind.WORDS and source.stated[name] != "category"
 
 
 class _OfLevels(Column):
@@ -287,6 +309,7 @@ class NumberLabel:
     column: str
     low: float
     high: float
+    form: NumberForm = PLAIN
 
     numeric: ClassVar[bool] = True
     classes: ClassVar[None] = None
@@ -301,7 +324,7 @@ class NumberLabel:
 
         Privacy: each depends on its own cell.
         """
-        values = to_numbers(cells)
+        values = to_numbers(cells, self.form.number)
         # Not clamped as features are: training would fit labels that nobody has.
         values[(values < self.low) | (values > self.high)] = np.nan
         # In float64 up to the cast: float32 merges the ends of a narrow range far from 0.
@@ -309,6 +332,8 @@ class NumberLabel:
 
     def check_stored(self, source: Source) -> None:
         """Raises if no cell of a column that is stored as this one is a number."""
+        if self.form != PLAIN and _are_words(source, self.column):
+            return
         if (kind := source.kinds[self.column]) not in _NUMBERS:
             raise ValueError(
                 f"the label {self.column!r} of {source.where} holds {kind.value}: declare classes "
@@ -318,9 +343,19 @@ class NumberLabel:
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
         """NOT PRIVATE: returns how many cells hold a number outside the range."""
-        values = to_numbers(cells)
+        values = to_numbers(cells, self.form.number)
         outside = int(((values < self.low) | (values > self.high)).sum())
         return collections.Counter({"a number outside its bounds": outside} if outside else {})
+
+
+def numeric_forms(columns: Iterable[Column]) -> dict[str, NumberForm]:
+    """Returns the columns whose cells may be read as float64, and how numbers are written there."""
+    return {c.name: getattr(c, "form", PLAIN) for c in columns if c.numeric}
+
+
+def label_forms(label: ClassLabel | NumberLabel) -> dict[str, NumberForm]:
+    """Returns the same of a label."""
+    return {label.column: label.form} if isinstance(label, NumberLabel) else {}
 
 
 def _undeclared(cells: np.ndarray, places: np.ndarray) -> collections.Counter[str]:

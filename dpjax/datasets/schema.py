@@ -17,6 +17,7 @@ import numpy as np
 from dpjax import _validate
 from dpjax.datasets.cells import check_names, to_day
 from dpjax.datasets.dataset import Preprocessing
+from dpjax.datasets.delimited import CsvFile
 from dpjax.datasets.encoders import (
     Categorical,
     ClassLabel,
@@ -27,9 +28,9 @@ from dpjax.datasets.encoders import (
     Numeric,
     Ordinal,
 )
+from dpjax.datasets.forms import PLAIN, NumberForm, date_form, number_form
 from dpjax.datasets.labels import check_labels
 from dpjax.datasets.source import Source, few
-from dpjax.datasets.sources import CsvFile
 
 ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")
 """Names of the column that pandas or R writes beside those of a table."""
@@ -57,6 +58,7 @@ class Schema:
       unit_type: how the unit's cells are compared, see ``group``: ``"number"``, ``"text"`` or None.
       quoted_line_breaks: of a CSV, whether cells in quotes may hold line breaks. A record is then
         what RFC 4180 parses as one; else it is a line.
+      separator: what stands between the cells of a CSV; by default the header tells.
 
     Privacy: must be written from public knowledge, not from the records.
 
@@ -75,6 +77,7 @@ class Schema:
     intercept: bool = True
     unit_type: str | None = None
     quoted_line_breaks: bool | None = None
+    separator: str | None = None
 
     @classmethod
     def read(cls, declared: "Schema | str | os.PathLike[str] | Mapping[str, Any]") -> "Schema":
@@ -86,8 +89,10 @@ class Schema:
             ``missing``), ``levels`` (which may have ``other``), ``order`` and ``ignore = true``;
             ``[unit]`` with ``column``, ``max_records`` and perhaps ``type`` where a person has
             several records; ``intercept``; and ``quoted_line_breaks``, required for a CSV with a
-            column that may hold any text, by ``other`` or ``ignore``. A schema is returned as it
-            is.
+            column that may hold any text, by ``other`` or ``ignore``; ``separator``. A column of
+            dates may have their ``format``, such as ``"%d.%m.%Y"``, and one of numbers
+            ``decimal``, ``thousands`` and ``suffix``, which ``[numbers]`` declares for all columns
+            that do not. A schema is returned as it is.
 
         Raises:
           FileNotFoundError: if there is no such file.
@@ -143,11 +148,17 @@ def check_table(schema: Schema, source: Source) -> None:
             "--template` writes a schema to fill in"
         )
         problems += [
-            f"{name!r} looks like row numbers that pandas or R wrote: declare ignore = true under "
+            f"{name!r} looks like row numbers that pandas or R wrote, or, as the last column, like "
+            "a separator at the end of each line: declare ignore = true under "
             f"[columns.{key_of(name)}]"
             for name in missing
             if name in ROW_NUMBERS
         ]
+    if missing and len(source.names) == 1:
+        problems.append(
+            "it has one column: its first line must be the header, not a title, and separator in "
+            "the schema may say what stands between cells"
+        )
     if problems:
         raise ValueError("; ".join(problems) + ".")
     for column in schema.columns:
@@ -190,11 +201,16 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def column_of(name: str, declaration: Mapping[str, Any], where: str = "the schema") -> Column:
+def column_of(
+    name: str,
+    declaration: Mapping[str, Any],
+    where: str = "the schema",
+    usual: NumberForm = PLAIN,
+) -> Column:
     """Returns the column that a declaration says.
 
     A declaration is as under ``[columns.NAME]``, or as ``Column.declaration`` returns it; errors
-    call the schema ``where``.
+    call the schema ``where``. Numbers are written as ``usual``, unless it says otherwise.
     """
     said = f"columns.{key_of(name)} of {where}"
     # TOML reads [columns.a.b] as a table b within a, not as a column named a.b.
@@ -210,6 +226,8 @@ def column_of(name: str, declaration: Mapping[str, Any], where: str = "the schem
         raise ValueError(f"{said} declares {declared}: choose one of {', '.join(_KINDS)}.")
     (key,) = kinds
     column = _KINDS[key](said, name, declaration)
+    if type(column) is Numeric:
+        column = dataclasses.replace(column, form=number_form(said, declaration, usual))
     # Last, since the kind of column decides which options are known.
     _check_keys(said, declaration, (key, *column.options))
     return column
@@ -224,7 +242,10 @@ def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
         # It is filled in before the clamping, which would move it to an end in silence.
         if not low <= missing <= high:
             raise ValueError(f"missing of {said} must lie within its bounds.")
-    return (Dates if of_dates else Numeric)(name, low, high, missing)
+    if of_dates:
+        form = declaration.get("format", "")
+        return Dates(name, low, high, missing, format=form and date_form(said, form))
+    return Numeric(name, low, high, missing)
 
 
 def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> Categorical:
@@ -244,6 +265,9 @@ def _ignored(said: str, name: str, declaration: Mapping[str, Any]) -> Ignored:
     return Ignored(name)
 
 
+_PARTS = (
+    "intercept", "quoted_line_breaks", "separator", "numbers", "label", "unit", "columns"
+)  # fmt: skip
 _KINDS: dict[str, Callable[[str, str, Mapping[str, Any]], Column]] = {
     "bounds": _ranged,
     "levels": _leveled,
@@ -278,11 +302,13 @@ def _day(said: str, value: Any) -> float:
 
 def _schema(where: str, content: Mapping[str, Any]) -> Schema:
     """Returns the schema that a TOML file or a mapping holds; errors call it ``where``."""
-    _check_keys(where, content, ("intercept", "quoted_line_breaks", "label", "unit", "columns"))
-    label, unit, columns = (
+    _check_keys(where, content, _PARTS)
+    label, unit, columns, numbers = (
         _table(f"{name} of {where}", content.get(name, {}), f", [{name}]")
-        for name in ("label", "unit", "columns")
+        for name in ("label", "unit", "columns", "numbers")
     )
+    _check_keys(f"numbers of {where}", numbers, NumberForm._fields)
+    usual = number_form(f"numbers of {where}", numbers)
     columns = {
         # In a mapping of Python names may be numbers, as in a data frame without a header.
         str(name): _table(
@@ -293,7 +319,7 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
     # Before any part is read: a template that is not filled in should say that, and all of it.
     named = {f"columns.{key_of(name)}": part for name, part in columns.items()}
     _check_filled(where, {"label": label, "unit": unit} | named)
-    declared = _label(f"label of {where}", label)
+    declared = _label(f"label of {where}", label, usual)
     unit_column = max_records = None
     if "unit" in content:
         unit_column, max_records = _unit(f"unit of {where}", unit)
@@ -310,13 +336,14 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
         raise ValueError(f"{where} declares {unit_column!r} as label and unit: choose one.")
     schema = Schema(
         declared,
-        tuple(column_of(name, part, where) for name, part in columns.items()),
+        tuple(column_of(name, part, where, usual) for name, part in columns.items()),
         unit_column,
         max_records,
         _validate.flag(f"intercept of {where}", content.get("intercept", True)),
         # Checked beside the stored column, by `check_names`.
         unit.get("type"),
         breaks,
+        _separator(where, content.get("separator")),
     )
     # A column may be called as an indicator or the intercept is, such as `sex=F`.
     names = schema.features
@@ -351,8 +378,18 @@ def _check_filled(where: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
         )
 
 
-def _label(said: str, part: Mapping[str, Any]) -> ClassLabel | NumberLabel:
-    column = _column(said, part, ("column", "classes", "bounds"))
+def _separator(where: str, mark: Any) -> str | None:
+    if mark is None or (isinstance(mark, str) and len(mark) == 1 and mark not in '"\r\n'):
+        return mark
+    raise ValueError(
+        f"separator of {where} must be the one character between cells, such as ';' or '\\t', got "
+        f"{mark!r}."
+    )
+
+
+def _label(said: str, part: Mapping[str, Any], usual: NumberForm) -> ClassLabel | NumberLabel:
+    written = NumberForm._fields if "bounds" in part else ()
+    column = _column(said, part, ("column", "classes", "bounds", *written))
     if ("classes" in part) == ("bounds" in part):
         raise ValueError(
             f'{said} must declare classes, such as ["no", "yes"], or the bounds of a number: '
@@ -363,7 +400,7 @@ def _label(said: str, part: Mapping[str, Any]) -> ClassLabel | NumberLabel:
     low, high, of_dates = _bounds(f"bounds of the {said}", part["bounds"])
     if of_dates:
         raise ValueError(f"bounds of the {said} must be numbers: a date cannot be a label.")
-    return NumberLabel(column, low, high)
+    return NumberLabel(column, low, high, number_form(said, part, usual))
 
 
 def _unit(said: str, part: Mapping[str, Any]) -> tuple[str, int]:
