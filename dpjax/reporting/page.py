@@ -1,28 +1,25 @@
 """What there is to say of a trained model, as ``Facts`` and as one self-contained page in HTML."""
 
 import dataclasses
-import importlib.metadata
 import math
 import os
 import pathlib
-import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
-from markupsafe import Markup, escape
 
 from dpjax import _durable, plotting
 from dpjax._typing import Relation
 from dpjax.accounting import Release
 from dpjax.algorithms import Status
 from dpjax.datasets import Preprocessing
-from dpjax.display.cards import ceil, floor, printable
-from dpjax.reporting import pictures
+from dpjax.display.cards import ceil, floor
+from dpjax.reporting import frame, pictures
 from dpjax.results import Coefficients, Description, SavedSolution, Solution
-from dpjax.results.guarantee import COLUMNS, open_template, split_warning
+from dpjax.results.guarantee import COLUMNS, split_warning
 from dpjax.results.remarks import ANSWERS, ENDS, answer_line, interval
 
 _CONFIDENCE = 0.95
@@ -35,7 +32,10 @@ _WITHOUT: dict[Relation, str] = {
 }
 ITERATES = {"last_query": "the iterate before the last", "output": "the output"}
 """What is said of where a certificate holds."""
-_VERSIONS = ("dpjax", "jax", "jaxlib", "numpy", "scipy")
+_EXACT = (
+    "NOT FOR RELEASE: this page holds exact values of the data, which no guarantee covers. Write a "
+    "page without them for a release."
+)
 # More coefficients would make a page that nobody reads; ``dpjax show --json`` has all of them.
 _MOST = 400
 # Title, note, whether logarithmic, and names of what the history holds.
@@ -237,6 +237,7 @@ def report(
     title: str = "",
     model: str = "model",
     exact: Mapping[str, float | None] | None = None,
+    sections: Sequence[frame.Section] = (),
 ) -> None:
     """Writes one self-contained page in HTML: guarantee, releases, coefficients, certificate.
 
@@ -250,6 +251,7 @@ def report(
       model: the path that the commands for predictions name.
       exact: values by name that stand in a section marked NOT PRIVATE, on a page that is then not
         for release.
+      sections: more of the page, below the training; what they tell of records must be covered.
 
     Raises:
       ValueError: for another ending, or a batch of solutions.
@@ -271,7 +273,7 @@ def report(
     target = check_path(path)
     facts = facts_of(solution)
     shown = {} if exact is None else {name: v for name, v in exact.items() if v is not None}
-    text = _page(facts, title or facts.title, model, shown)
+    text = _page(facts, title or facts.title, model, shown, sections)
     with _durable.replacing(target) as file:
         file.write(text.encode())
 
@@ -284,14 +286,19 @@ def check_path(path: str | os.PathLike) -> pathlib.Path:
     return target
 
 
-def _page(facts: Facts, title: str, model: str, exact: dict[str, float]) -> str:
+def _page(
+    facts: Facts, title: str, model: str, exact: dict[str, float], more: Sequence[frame.Section]
+) -> str:
     pictured = plotting.is_available()
     held = facts.coefficients
     rows, scale = ([], "") if held is None else _coefficients(held, pictured)
     command = ["dpjax", "predict", model, "new.csv", "--out", "predictions.csv"]
-    text = _TEMPLATE.render(
+    return frame.page(
+        "report.html",
+        "Privacy report",
+        title,
+        (facts.warning, _EXACT if exact else ""),
         facts=facts,
-        title=title,
         model=model,
         exact=exact,
         numbers=list(_numbers(facts)),
@@ -299,15 +306,10 @@ def _page(facts: Facts, title: str, model: str, exact: dict[str, float]) -> str:
         coefficients=rows,
         scale=scale,
         pictured=pictured,
-        # One step is no curve.
-        pictures=list(_curves(facts)) if pictured and facts.steps > 1 else [],
+        sections=[*_history(facts, pictured), *more],
         command=shlex.join(command),
         guarantee=_unfilled(facts.guarantee),
-        versions=[f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS],
-        # Our own, and the only text that is not escaped, but for pictures.
-        style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
     )
-    return text.strip() + "\n"
 
 
 def _numbers(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -350,14 +352,25 @@ def _coefficients(held: Coefficients, pictured: bool) -> tuple[list[dict[str, An
     return rows, scale
 
 
-def _curves(facts: Facts) -> Iterator[dict[str, Any]]:
+def _history(facts: Facts, pictured: bool) -> Iterator[frame.Section]:
+    # One step is no curve.
+    shown = list(_curves(facts)) if pictured and facts.steps > 1 else []
+    if shown:
+        text = ["Released values, covered by the guarantee."]
+        yield frame.Section("The training, step by step", text, pictures=shown)
+
+
+def _curves(facts: Facts) -> Iterator[frame.Picture]:
     history, bound = facts.history, facts.certificate
     for title, note, logarithmic, names in _CURVES:
         # The certified bound is drawn beside the curve that it is about.
         level = bound["gradient_norm_upper"] if bound and "gradient_norm" in names else None
         values = {name: history[key] for key, name in names.items() if key in history}
+        keys = [(f"c{at}", name) for at, name in enumerate(values)]
+        if level is not None:
+            keys.append(("level", f"certified bound at the end: {level:.4g}"))
         if svg := pictures.curves(values, logarithmic, level):
-            yield {"title": title, "note": note, "names": values, "level": level, "svg": svg}
+            yield frame.Picture(title, note, svg, keys)
 
 
 def _unfilled(text: str) -> str:
@@ -379,29 +392,3 @@ def _unfilled(text: str) -> str:
             lines.append(line)
         before = line
     return "\n".join(lines[1:])
-
-
-_FOLDER = pathlib.Path(__file__).parent
-
-
-def breakable(name: str) -> Markup:
-    """Returns a name that may go on in the next line after each of its parts.
-
-    >>> str(breakable("soil_type=<1>"))
-    'soil_<wbr>type=<wbr>&lt;1&gt;'
-    """
-    # Escaped first, so that <wbr> is the only markup in it.
-    return Markup(re.sub(r"([_.=:/])(?=.)", r"\1<wbr>", str(escape(printable(name)))))
-
-
-_TEMPLATE = open_template(
-    _FOLDER / "report.html",
-    # A character that is not printable may change how the rest is shown.
-    finalize=lambda value: printable(value) if type(value) is str else value,
-    autoescape=True,
-    breakable=breakable,
-    digits=lambda value, digits: f"{value:.{digits}g}",
-    number=lambda value: f"{value:.6g}" if np.isfinite(value) else "not finite",
-    plain=lambda value: f"{value:.10g}" if isinstance(value, float) else str(value),
-    thousands="{:,}".format,
-)

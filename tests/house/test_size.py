@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parents[2] / "dpjax"
 MOST = {
     ".": (1487, 10),  # five names that were baselines'
     "accounting": (4147, 17),
-    "algorithms": (5368, 21),  # with what is left of baselines' 956, 7
+    "algorithms": (5482, 22),  # intervals for a population, +114
     "auditing": (1901, 10),  # the powers of attacks, which were in the registry
     "cli": (2351, 15),  # data --write for scratch files; bounds are rounded outwards
     "comparison": (477, 3),  # in place of experiments' 2235, 12
@@ -29,15 +29,15 @@ MOST = {
     "objectives": (1930, 9),  # _linear and _units, 391 lines, stood at the top
     "oracles": (2169, 12),
     "placement": (720, 4),
-    "reporting": (845, 5),  # templates are counted now: report.html 195, style.css 126
+    "reporting": (951, 8),  # templates are counted now: report.html 195, style.css 126
     "results": (1829, 7),  # templates are counted now: guarantee.txt 437
     "sampling": (967, 6),
     "training": (1321, 7),
     "transforms": (1574, 8),
     "tuning": (1023, 6),
 }
-WHEEL = 43_390
-"""All rooms together, 780 lines of templates among them: never raised, and lowered with a room."""
+WHEEL = 43_610
+"""All rooms together, 780 lines of templates among them: raised once, for tables (issue 38)."""
 
 
 def sizes():

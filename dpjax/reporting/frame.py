@@ -1,0 +1,103 @@
+"""The frame of every page in HTML: head, style sheet, banners, and sections with pictures."""
+
+import datetime
+import functools
+import importlib.metadata
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jinja2
+import numpy as np
+from markupsafe import Markup, escape
+
+from dpjax.display.cards import printable
+from dpjax.results.guarantee import open_template
+
+_FOLDER = pathlib.Path(__file__).parent
+_VERSIONS = ("dpjax", "jax", "jaxlib", "numpy", "scipy")
+
+
+class Picture(NamedTuple):
+    """A picture of a page.
+
+    Attributes:
+      title: a few words.
+      note: what it shows.
+      svg: as a function of ``reporting.pictures`` returns it.
+      keys: class of the style sheet (``c0``, ``c1``, ``level``) and name of each curve.
+    """
+
+    title: str
+    note: str
+    svg: Markup
+    keys: Sequence[tuple[str, str]] = ()
+
+
+class Section(NamedTuple):
+    """A section of a page: a heading, paragraphs, a table and pictures, of which any may be empty.
+
+    Attributes:
+      heading: a few words.
+      text: paragraphs.
+      head: names of the columns of a table.
+      rows: their cells, first that of the row's name.
+      pictures: below the table.
+    """
+
+    heading: str
+    text: Sequence[str] = ()
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    pictures: Sequence[Picture] = ()
+
+
+def page(template: str, kind: str, title: str, banners: Iterable[str] = (), **values: Any) -> str:
+    """Returns a page, of a template of this folder that extends ``frame.html``.
+
+    Args:
+      template: its name.
+      kind: of page, such as ``"Privacy report"``.
+      title: of this one.
+      banners: warnings, which stand above all else.
+      **values: what the template prints.
+
+    Privacy: as the values.
+    """
+    text = _opened(template).render(
+        kind=kind,
+        title=title,
+        banners=[words.replace("\n", " ") for words in banners if words],
+        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        versions=[f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS],
+        # Our own, and the only text that is not escaped, but for pictures.
+        style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
+        **values,
+    )
+    return text.strip() + "\n"
+
+
+def breakable(name: str) -> Markup:
+    """Returns a name that may go on in the next line after each of its parts.
+
+    >>> str(breakable("soil_type=<1>"))
+    'soil_<wbr>type=<wbr>&lt;1&gt;'
+    """
+    # Escaped first, so that <wbr> is the only markup in it.
+    return Markup(re.sub(r"([_.=:/])(?=.)", r"\1<wbr>", str(escape(printable(name)))))
+
+
+@functools.cache
+def _opened(template: str) -> jinja2.Template:
+    return open_template(
+        _FOLDER / template,
+        # A character that is not printable may change how the rest is shown.
+        finalize=lambda value: printable(value) if type(value) is str else value,
+        autoescape=True,
+        breakable=breakable,
+        digits=lambda value, digits: f"{value:.{digits}g}",
+        number=lambda value: f"{value:.6g}" if np.isfinite(value) else "not finite",
+        plain=lambda value: f"{value:.10g}" if isinstance(value, float) else str(value),
+        thousands="{:,}".format,
+    )
