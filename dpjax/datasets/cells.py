@@ -267,9 +267,7 @@ class _Remembered(dict):
         return value
 
 
-def of_each(
-    function: Callable[[Any], Any], cells: np.ndarray, dtype: Any = np.float64
-) -> np.ndarray:
+def of_each(function: Callable[[Any], Any], cells: Any, dtype: Any = np.float64) -> np.ndarray:
     """Returns a function of each cell (n,), which is called once for each text that occurs."""
     remembered = _Remembered(function)
     # Strings alone are remembered: other cells may be unhashable, and 1 == True.

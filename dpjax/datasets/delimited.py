@@ -8,15 +8,15 @@ import itertools
 import pathlib
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import IO, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any
 
 import numpy as np
 
-from dpjax.datasets.cells import Kind
+from dpjax.datasets.cells import Kind, of_each
 from dpjax.datasets.forms import NO_NUMBERS, PLAIN, NumberForm
 from dpjax.datasets.rows import SourceFile
-from dpjax.datasets.source import NO_FORMS, Source, check_unique, stacked
+from dpjax.datasets.source import NO_FORMS, Forms, Source, check_unique, stacked
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 SEPARATORS = (",", ";", "\t", "|")
@@ -24,29 +24,23 @@ SEPARATORS = (",", ";", "\t", "|")
 _MARK = b"\xef\xbb\xbf"
 # With `sep=;` Excel says in a line of its own what stands between cells.
 _TOLD = re.compile(rb'"?sep=(.)"?\r?\n')
-# What other files begin with that are called .csv.
-_BEGINNINGS = {
-    rb"PK\x03\x04": "a ZIP archive, as an Excel workbook is: call it .xlsx",
-    rb"\x1f\x8b": "compressed by gzip: call it .csv.gz",
-    rb"PAR1": "a Parquet file: call it .parquet",
-    rb"\xd0\xcf\x11\xe0": "a workbook of an old Excel: save it as CSV UTF-8, or .xlsx",
-    rb"%PDF": "a PDF: export the table as CSV UTF-8",
-    rb"\s*<(!|\?|html|head|body|table)": "a web page or XML: save it as CSV UTF-8",
-    rb"\xff\xfe|\xfe\xff|.?\0": "text in UTF-16: save it as CSV UTF-8",
+# What the first line tells of a file that is called .csv, and is none or no readable one.
+_NO_CSV = {
+    rb"\Z": "is empty: the first line must name the columns",
+    rb"\s*\n": "begins with an empty line: the first line must name the columns",
+    rb"PK\x03\x04": "is a ZIP archive, as an Excel workbook is: call it .xlsx",
+    rb"\x1f\x8b": "is compressed by gzip: call it .csv.gz",
+    rb"PAR1": "is a Parquet file: call it .parquet",
+    rb"\xd0\xcf\x11\xe0": "is a workbook of an old Excel: save it as CSV UTF-8, or .xlsx",
+    rb"%PDF": "is a PDF: export the table as CSV UTF-8",
+    rb"\s*<(!|\?|html|head|body|table)": "is a web page or XML: save it as CSV UTF-8",
+    rb"\xff\xfe|\xfe\xff|.?\0": "is text in UTF-16: save it as CSV UTF-8",
+    rb".*\r(?!\n)": "has lines that end in carriage returns alone: save it with line feeds",
 }
 _PIECE = 2**22  # bytes that are read at once
 _ROWS = 2**15  # records of a block: enough that a date or level is read once for many of them
 _Asked = tuple[int, NumberForm | None]  # the place of a column, and how it holds numbers, if so
 _BLANK = re.compile(rb"(?:\A|\n)[ \t\r\f\v]*\n")
-
-
-class _Piece(NamedTuple):
-    """Some records of a file: where their bytes are, and whether each is a line that is `plain`."""
-
-    start: int
-    stop: int
-    size: int
-    plain: bool
 
 
 class CsvFile(Source):
@@ -67,59 +61,39 @@ class CsvFile(Source):
     """
 
     def __init__(
-        self,
-        path: pathlib.Path,
-        quoted_line_breaks: bool | None = False,
-        separator: str | None = None,
+        self, path: pathlib.Path, quoted_line_breaks: Any = False, separator: str | None = None
     ):
         self._path, self.where, self._parsed = path, repr(str(path)), quoted_line_breaks
         self._file = SourceFile(path)
         told = "\t" if ".tsv" in path.suffixes[-2:] else None
         try:
-            self.names, self._start = self._header(separator or told)
+            self.names = self._header(separator or told)
             # By reading it all: lines in quotes are no records.
-            self._pieces = [*self._plan()]
+            self.size = sum(size for size, *_ in self._pieces())
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ValueError(f"{self.where} is damaged, or not of gzip: {error}.") from None
         self.kinds = dict.fromkeys(self.names, Kind.MIXED)
         self.stated = dict.fromkeys(self.names, "")
-        self.size = sum(piece.size for piece in self._pieces)
 
     def _open(self) -> IO[bytes]:
         self._file.check()
         return gzip.open(self._path) if self._path.suffix == ".gz" else self._path.open("rb")
 
-    def _header(self, separator: str | None) -> tuple[tuple[str, ...], int]:
-        """Returns the names of the columns, and where the records begin."""
+    def _header(self, separator: str | None) -> tuple[str, ...]:
         with self._open() as file:
-            start = len(_MARK) if file.read(len(_MARK)) == _MARK else 0
-            file.seek(start)
+            self._start = len(_MARK) if file.read(len(_MARK)) == _MARK else 0
+            file.seek(self._start)
             line = file.readline()  # the first line alone tells, which is no record's
-            for beginning, said in _BEGINNINGS.items():
+            for beginning, said in _NO_CSV.items():
                 if re.match(beginning, line, re.DOTALL | re.IGNORECASE):
-                    raise ValueError(f"{self.where} is no CSV but {said}.")
+                    raise ValueError(f"{self.where} {said}.")
             if match := _TOLD.fullmatch(line):
-                separator, start = separator or match[1].decode("latin-1"), file.tell()
+                separator, self._start = separator or match[1].decode("latin-1"), file.tell()
                 line = file.readline()
             self.separator = separator or max(SEPARATORS, key=lambda mark: len(_cells(line, mark)))
-            file.seek(start)
+            file.seek(self._start)
             first = next(self._split(file), b"")
-            start += len(first)
-        self._check_header(first)
-        names = tuple(cell.strip() for cell in _cells(first, self.separator))
-        if names[1:].count("") > 1:
-            places = [str(place) for place, name in enumerate(names, 1) if not name]
-            raise ValueError(
-                f"the header of {self.where} names no column in {', '.join(places)}: remove the "
-                "separators at the ends of lines, or name those columns."
-            )
-        check_unique(f"the header of {self.where}", names)
-        return names, start
-
-    def _check_header(self, first: bytes) -> None:
-        if not first.strip():
-            how = "begins with an empty line" if first else "is empty"
-            raise ValueError(f"{self.where} {how}: the first line must name the columns.")
+        self._start += len(first)
         try:
             first.decode("utf-8")
         except UnicodeDecodeError:
@@ -132,44 +106,32 @@ class CsvFile(Source):
                 f"the header of {self.where} leaves a quote open: close it, or, where the name of "
                 "a column holds a line break, declare quoted_line_breaks = true in a schema."
             )
-        if not _cells(first, self.separator):
-            raise ValueError(
-                f"lines of {self.where} end in carriage returns alone, or its header holds one or "
-                "a cell above 131,072 characters: save it with line feeds."
-            )
+        names = tuple(cell.strip() for cell in _cells(first, self.separator))
+        check_unique(f"the header of {self.where}", names)
+        return names
 
-    def _plan(self) -> Iterator[_Piece]:
-        """Yields pieces of the file, each of whole records."""
+    def _pieces(self) -> Iterator[tuple[int, bytes, list[bytes] | None]]:
+        """Yields pieces of whole records: how many, the bytes, and each unless lines are plain."""
         with self._open() as file:
-            start = self._start
-            file.seek(start)
+            file.seek(self._start)
             while data := file.read(_PIECE):
                 data += file.readline()
-                size = _plain_lines(data, self.separator)
-                stop = start + len(data)
-                if size is None:
-                    # The last of its records may go on in the lines behind it.
-                    stop, size = start, 0
-                    for record in self._split(itertools.chain(io.BytesIO(data), file)):
-                        stop, size = stop + len(record), size + self._counts(record)
-                        if stop - start >= len(data):
-                            break
-                    yield _Piece(start, stop, size, False)
-                else:
-                    yield _Piece(start, stop, size, True)
-                start = stop
-
-    def _read(self) -> Iterator[tuple[_Piece, bytes]]:
-        with self._open() as file:
-            for piece in self._pieces:
-                file.seek(piece.start)
-                yield piece, file.read(piece.stop - piece.start)
+                if (size := _plain_lines(data, self.separator)) is not None:
+                    yield size, data, None
+                    continue
+                records, read = list[bytes](), 0
+                # The last of its records may go on in the lines behind it.
+                for record in self._split(itertools.chain(io.BytesIO(data), file)):
+                    read += len(record)
+                    # Of cells between tabs a line without any value is a record, not a blank one.
+                    if record.strip() or (self.separator == "\t" and b"\t" in record):
+                        records.append(record)
+                    if read >= len(data):
+                        break
+                yield len(records), data, records
 
     def blocks(
-        self,
-        wanted: Sequence[str],
-        numeric: Mapping[str, NumberForm] = NO_FORMS,
-        together: Sequence[str] = (),
+        self, wanted: Sequence[str], numeric: Forms = NO_FORMS, together: Sequence[str] = ()
     ) -> Iterator[list[np.ndarray]]:
         """Yields blocks of rows: one array of cells for each wanted column, see ``Source.blocks``.
 
@@ -178,36 +140,35 @@ class CsvFile(Source):
         Numeric columns are float64, NaN for what is not a number; others are text without white
         space around it. Columns ``together`` come first, in one array.
         """
-        columns = [(self.names.index(name), PLAIN.between(self.separator)) for name in together]
-        columns += [
-            (
-                self.names.index(name),
-                numeric[name].between(self.separator) if name in numeric else None,
-            )
-            for name in wanted
+        forms = [*((name, PLAIN) for name in together), *((k, numeric.get(k)) for k in wanted)]
+        columns = [
+            (self.names.index(name), form and form.between(self.separator)) for name, form in forms
         ]
-        for piece, data in self._read():
-            if not piece.size:
-                continue
-            found = self._parse(data, columns) if piece.plain else None
+        for size, data, records in self._pieces():
+            found = self._parse(data, columns) if records is None else None
             if found is None:
-                found = _converted(self._rows(piece, data), columns)
-            for start in range(0, piece.size, _ROWS):
+                found = self._by_cell(data, records, columns) if size else []
+            for start in range(0, size, _ROWS):
                 block = [cells[start : start + _ROWS] for cells in found]
                 first = [stacked(block[: len(together)])] if together else []
                 yield first + block[len(together) :]
 
-    def _rows(self, piece: _Piece, data: bytes) -> list[list[str]]:
-        """Returns the cells of records; empty ones where their number is not the header's."""
-        empty = [""] * len(self.names)
-        if piece.plain:
+    def _by_cell(
+        self, data: bytes, records: list[bytes] | None, columns: Sequence[_Asked]
+    ) -> list[np.ndarray]:
+        """Returns columns of any records, by what each is asked for."""
+        if records is None:
             lines = data.decode("utf-8", "surrogateescape").split("\n")
             rows = filter(None, csv.reader(lines, delimiter=self.separator))
         else:
-            records = filter(self._counts, self._split(io.BytesIO(data)))
             rows = (_cells(record, self.separator) for record in records)
         # With other numbers of cells nobody knows which column a cell belongs to.
-        return [row if len(row) == len(empty) else empty for row in rows]
+        empty = [""] * len(self.names)
+        held = [*zip(*(row if len(row) == len(empty) else empty for row in rows), strict=True)]
+        return [
+            of_each(form.number if form else str.strip, held[place], float if form else object)
+            for place, form in columns
+        ]
 
     def _parse(self, data: bytes, columns: Sequence[_Asked]) -> list[np.ndarray] | None:
         """Returns columns of plain lines by pyarrow; None without it, or if a line is strange."""
@@ -219,18 +180,17 @@ class CsvFile(Source):
         # Of one column a line of blanks would be a record.
         if len(self.names) < 2:
             return None
-        places = [str(place) for place in range(len(self.names))]
-        read = arrow.ReadOptions(column_names=places, block_size=len(data) + 1)
+        read = arrow.ReadOptions(column_names=[*map(str, range(len(self.names)))],
+                                 block_size=len(data) + 1)  # fmt: skip
         lines = arrow.ParseOptions(delimiter=self.separator, double_quote=False)
         words = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
         mark = "," if any(form and "," in form.decimal for _, form in columns) else "."
         # Most pieces hold numbers and empty cells alone where numbers are declared.
-        for at_once in (True, False):
+        for number in (pyarrow.float64(), pyarrow.string()):
             types = {
-                str(place): words if form is None
-                else pyarrow.float64() if at_once and form.is_plain(mark) else pyarrow.string()
+                str(place): (number if form.is_plain(mark) else pyarrow.string()) if form else words
                 for place, form in columns
-            }  # fmt: skip
+            }
             convert = arrow.ConvertOptions(
                 column_types=types, include_columns=[*types], null_values=NO_NUMBERS,
                 decimal_point=mark,
@@ -240,7 +200,7 @@ class CsvFile(Source):
             except pyarrow.ArrowInvalid:
                 continue
             held = [(table.column(str(place)).combine_chunks(), form) for place, form in columns]
-            return [_words(part) if form is None else _floats(part, form) for part, form in held]
+            return [_floats(part, form) if form else _words(part) for part, form in held]
         return None
 
     def exact_problems(self) -> list[str]:
@@ -258,26 +218,21 @@ class CsvFile(Source):
         """NOT PRIVATE: returns which records have another number of cells than the header."""
         wanted = len(self.names)
         ragged = [cells for is_open, cells in self._strange() if cells != wanted and not is_open]
-        if not ragged:
-            return []
         return [
             f"records with another number of cells than the {wanted} of the header: {len(ragged)}, "
-            f"the first with {ragged[0]}; is there a {self.separator!r} in a cell without quotes?"
+            f"the first with {cells}; is there a {self.separator!r} in a cell without quotes?"
+            for cells in ragged[:1]
         ]
 
     def _strange(self) -> Iterator[tuple[bool, int]]:
         """Yields, of records in pieces with a strange line, open quotes and the number of cells."""
         opened = _open_quote(self.separator)
-        for piece, data in self._read():
-            if piece.plain and self._parse(data, [(0, None)]):
+        for _, data, records in self._pieces():
+            if records is None and self._parse(data, [(0, None)]):
                 continue
-            for record in filter(self._counts, self._split(io.BytesIO(data))):
+            for record in io.BytesIO(data) if records is None else records:
                 is_open = b'"' in record and bool(opened.fullmatch(record))
                 yield is_open, len(_cells(record, self.separator))
-
-    def _counts(self, record: bytes) -> bool:
-        # Of cells between tabs a line without any value is a record, not a blank line.
-        return bool(record.strip()) or (self.separator == "\t" and b"\t" in record)
 
     def _split(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         """Yields the records of some lines, blank ones too."""
@@ -344,20 +299,6 @@ def _cells(line: bytes, separator: str) -> list[str]:
     # Such as a cell above csv's limit: an error would tell of the record.
     except csv.Error:
         return []
-
-
-def _converted(rows: Sequence[Sequence[str]], columns: Sequence[_Asked]) -> list[np.ndarray]:
-    """Returns columns of rows of cells, by what each is asked for."""
-    held: list[Any] = [*zip(*rows, strict=True)]
-    same: dict[str, str] = {}  # one string for each word, not one for each record
-    found = []
-    for place, form in columns:
-        if form is None:
-            words = (same.setdefault(word, word) for word in map(str.strip, held[place]))
-            found.append(np.fromiter(words, object, len(rows)))
-        else:
-            found.append(np.fromiter(map(form.number, held[place]), np.float64, len(rows)))
-    return found
 
 
 def _words(column: Any) -> np.ndarray:

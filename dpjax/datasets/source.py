@@ -11,7 +11,8 @@ from dpjax.datasets.forms import PLAIN, NumberForm
 
 # Bounds every temporary: the float64 copy of one block of 54 features is 3.5 MB.
 ROWS_AT_ONCE = 8192
-NO_FORMS: Mapping[str, NumberForm] = types.MappingProxyType({})
+Forms = Mapping[str, NumberForm]
+NO_FORMS: Forms = types.MappingProxyType({})
 
 
 class Source:
@@ -32,10 +33,7 @@ class Source:
     size: int
 
     def at(
-        self,
-        index: slice | np.ndarray,
-        wanted: Sequence[str],
-        numeric: Mapping[str, NumberForm] = NO_FORMS,
+        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Forms = NO_FORMS
     ) -> list[np.ndarray]:
         """Returns the cells of some rows: one array (m,) for each wanted column.
 
@@ -51,7 +49,7 @@ class Source:
         self,
         index: slice | np.ndarray,
         wanted: Sequence[str],
-        numeric: Mapping[str, NumberForm] = NO_FORMS,
+        numeric: Forms = NO_FORMS,
         together: Sequence[str] = (),
     ) -> list[np.ndarray]:
         """Returns the numbers of the columns ``together``, if any, then the cells of the others."""
@@ -60,10 +58,7 @@ class Source:
         return first + self.at(index, wanted, numeric)
 
     def blocks(
-        self,
-        wanted: Sequence[str],
-        numeric: Mapping[str, NumberForm] = NO_FORMS,
-        together: Sequence[str] = (),
+        self, wanted: Sequence[str], numeric: Forms = NO_FORMS, together: Sequence[str] = ()
     ) -> Iterator[list[np.ndarray]]:
         """Yields the cells of all rows in blocks, each as ``read`` returns it."""
         for start in range(0, self.size, ROWS_AT_ONCE):
@@ -92,7 +87,8 @@ def few(names: Sequence[Any], show: Callable[[Any], str] = repr) -> str:
 def check_unique(where: str, names: Sequence[str]) -> None:
     """Raises if a name occurs twice."""
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise ValueError(f"{where} names {few(twice)} twice: rename one.")
+        hint = " Separators at the ends of lines name columns ''." if "" in twice else ""
+        raise ValueError(f"{where} names {few(twice)} twice: rename one.{hint}")
 
 
 class OpenTable(NamedTuple):

@@ -13,8 +13,7 @@ from dpjax.datasets import columnar, delimited
 from dpjax.datasets.cells import cells_of, kind_of, stated
 from dpjax.datasets.columnar import Matrix, open_archive, read_features
 from dpjax.datasets.delimited import CsvFile
-from dpjax.datasets.forms import NumberForm
-from dpjax.datasets.source import NO_FORMS, OpenTable, Source, check_unique, few
+from dpjax.datasets.source import NO_FORMS, Forms, OpenTable, Source, check_unique, few
 
 SUFFIXES = (*delimited.SUFFIXES, ".xlsx", ".npz", *columnar.OPENED)
 
@@ -68,10 +67,7 @@ class Frame(Source):
         self._held: dict[str, np.ndarray] = {}
 
     def at(
-        self,
-        index: slice | np.ndarray,
-        wanted: Sequence[str],
-        numeric: Mapping[str, NumberForm] = NO_FORMS,
+        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Forms = NO_FORMS
     ) -> list[np.ndarray]:
         return [self._cells(name)[index] for name in wanted]
 

@@ -422,7 +422,7 @@ def test_bad_csv(tmp_path, text, label, message):
     ("encoding", "message"),
     [
         ("latin-1", r"header of .* is not UTF-8: save the file as UTF-8"),
-        ("utf-16", "in UTF-16: sa"),
+        ("utf-16", "in UTF-16: save"),
     ],
 )
 def test_a_header_that_is_not_utf_8(tmp_path, encoding, message):

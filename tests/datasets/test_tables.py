@@ -98,14 +98,14 @@ TABLES = {
     "dates where numbers are declared": (
         "t.csv", csv(each("age", "24.12.20{}".format)), 40, "bounds that are dates"),
     "a header of spaces": ("t.csv", T.replace("age,sex", " age , sex "), 0, ""),
-    "UTF-16": ("t.csv", T.encode("utf-16"), None, "no CSV but text in UTF-16: save it as"),
-    "UTF-16 without a mark": ("t.csv", T.encode("utf-16-le"), None, "no CSV but text in UTF-16"),
+    "UTF-16": ("t.csv", T.encode("utf-16"), None, "is text in UTF-16: save it as"),
+    "UTF-16 without a mark": ("t.csv", T.encode("utf-16-le"), None, "is text in UTF-16"),
     "Latin-1 in the header": ("t.csv", T.replace("sex", "größe").encode("latin-1"), None,
                               "the header of .* is not UTF-8: save"),
     "a separator at the ends of lines": (
         "t.csv", T.replace("\n", ",\n"), None, "or, as the last column, like a separator at the"),
     "separators at the ends of lines": ("t.csv", T.replace("\n", ",,,\n"), None,
-                                        "names no column in 5, 6, 7: remove the separators"),
+                                        "names '' twice.* Separators at the ends of lines"),
     "an index column": (
         "t.csv", T.replace("\n", "\n7,").replace("age", ",age"), None, "looks like row numbers"),
     "an empty first line": ("t.csv", "\n" + T, None, "begins with an empty line: the first"),
@@ -120,7 +120,7 @@ TABLES = {
     "a compressed file called .csv": (
         "t.csv", gzip.compress(T.encode()), None, "compressed by gzip: call it .csv.gz"),
     "a Parquet file called .csv": ("t.csv", b"PAR1\0", None, "a Parquet file: call it .parquet"),
-    "a web page called .csv": ("t.csv", "\n<!DOCTYPE html>\n<p>" + T, None, "begins with an empty"),
+    "a web page called .csv": ("t.csv", "\n<!DOCTYPE html>\n<p>" + T, None, "begins with an empty line"),
     "a table of a web page": ("t.csv", "<table><tr><td>age\n", None, "a web page or XML: save it"),
     "a PDF called .csv": ("t.csv", "%PDF-1.4\n", None, "a PDF: export the table"),
     "a CSV called .csv.gz": ("t.csv.gz", T, None, "is damaged, or not of gzip"),
