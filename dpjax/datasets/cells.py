@@ -241,7 +241,7 @@ def to_numbers(cells: np.ndarray, number: Callable[[Any], float] = to_number) ->
             # A warning of an overflow would tell that such a record is there.
             values = cells.astype(np.float64)
     else:
-        values = np.fromiter(map(number, cells), np.float64, len(cells))
+        values = of_each(number, cells)
     values[~np.isfinite(values)] = np.nan
     return values
 
@@ -270,6 +270,8 @@ class _Remembered(dict):
 def of_each(function: Callable[[Any], Any], cells: Any, dtype: Any = np.float64) -> np.ndarray:
     """Returns a function of each cell (n,), which is called once for each text that occurs."""
     remembered = _Remembered(function)
+    if isinstance(cells, np.ndarray) and cells.dtype == object:
+        cells = cells.tolist()  # the same objects, which a list gives sooner
     # Strings alone are remembered: other cells may be unhashable, and 1 == True.
     if {*map(type, cells)} <= {str}:
         values: Any = map(remembered.__getitem__, cells)

@@ -12,7 +12,7 @@ from dpjax.datasets.cells import cells_of
 from dpjax.datasets.columnar import Matrix
 from dpjax.datasets.dataset import Dataset
 from dpjax.datasets.encoders import ClassLabel
-from dpjax.datasets.guess import exact_numbers
+from dpjax.datasets.guess import exact_unread
 from dpjax.datasets.labels import Label, check_labels
 from dpjax.datasets.loaders import (
     Options,
@@ -212,7 +212,7 @@ def _unread(source: Source, tally: Tally) -> Iterator[tuple[str, str, str]]:
     forms = {name: form for name, form in tally.forms.items() if tally.unread[name]}
     block = next(source.blocks([*forms]), None) if forms else None
     for (name, form), cells in zip(forms.items(), block or (), strict=False):
-        yield name, *exact_numbers(name, form, cells)
+        yield name, *exact_unread(name, form, cells)
 
 
 def _of_arrays(data: Dataset, options: Options) -> Table:

@@ -11,7 +11,7 @@ import numpy as np
 from dpjax._typing import Array, PyTree, pytree_dataclass
 from dpjax.datasets.cells import check_unmasked
 from dpjax.datasets.encoders import Column, Numeric, Unscaled, numeric_forms
-from dpjax.datasets.forms import PLAIN, NumberForm
+from dpjax.datasets.forms import PLAIN, Form
 from dpjax.datasets.labels import Label
 from dpjax.datasets.rows import Rows
 from dpjax.datasets.scaling import Ranges, linear_scale, normalise
@@ -137,7 +137,7 @@ class Preprocessing:
         return normalise(np.concatenate(parts, axis=1), None, self.intercept, constant=constant)
 
     @property
-    def wanted(self) -> tuple[list[str], dict[str, NumberForm], tuple[str, ...]]:
+    def wanted(self) -> tuple[list[str], dict[str, Form], tuple[str, ...]]:
         """What to read for ``encode``: the arguments of ``Source.blocks``."""
         if self._plain:
             return [], {}, self.columns

@@ -14,9 +14,9 @@ from typing import IO, Any
 import numpy as np
 
 from dpjax.datasets.cells import Kind, of_each
-from dpjax.datasets.forms import NO_NUMBERS, PLAIN, NumberForm
+from dpjax.datasets.forms import NO_NUMBERS, PLAIN, DateForm, Form, NumberForm
 from dpjax.datasets.rows import SourceFile
-from dpjax.datasets.source import NO_FORMS, Forms, Source, check_unique, stacked
+from dpjax.datasets.source import NO_FORMS, ROWS_AT_ONCE, Forms, Source, check_unique, stacked
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 SEPARATORS = (",", ";", "\t", "|")
@@ -37,9 +37,8 @@ _NO_CSV = {
     rb"\xff\xfe|\xfe\xff|.?\0": "is text in UTF-16: save it as CSV UTF-8",
     rb".*\r(?!\n)": "has lines that end in carriage returns alone: save it with line feeds",
 }
-_PIECE = 2**22  # bytes that are read at once
-_ROWS = 2**15  # records of a block: enough that a date or level is read once for many of them
-_Asked = tuple[int, NumberForm | None]  # the place of a column, and how it holds numbers, if so
+_PIECE = 2**23  # bytes that are read at once: a date that occurs in them is read once
+_Asked = tuple[int, Form | None]  # the place of a column, and how it holds numbers, if so
 _BLANK = re.compile(rb"(?:\A|\n)[ \t\r\f\v]*\n")
 
 
@@ -64,7 +63,8 @@ class CsvFile(Source):
         self, path: pathlib.Path, quoted_line_breaks: Any = False, separator: str | None = None
     ):
         self._path, self.where, self._parsed = path, repr(str(path)), quoted_line_breaks
-        self._file = SourceFile(path)
+        # How many plain lines a piece has, by where it begins.
+        self._file, self._plain = SourceFile(path), dict[int, int | None]()
         told = "\t" if ".tsv" in path.suffixes[-2:] else None
         try:
             self.names = self._header(separator or told)
@@ -113,10 +113,13 @@ class CsvFile(Source):
     def _pieces(self) -> Iterator[tuple[int, bytes, list[bytes] | None]]:
         """Yields pieces of whole records: how many, the bytes, and each unless lines are plain."""
         with self._open() as file:
-            file.seek(self._start)
+            start = file.seek(self._start)
             while data := file.read(_PIECE):
                 data += file.readline()
-                if (size := _plain_lines(data, self.separator)) is not None:
+                if start not in self._plain:
+                    self._plain[start] = _plain_lines(data, self.separator)
+                start += len(data)
+                if (size := self._plain[start - len(data)]) is not None:
                     yield size, data, None
                     continue
                 records, read = list[bytes](), 0
@@ -128,6 +131,7 @@ class CsvFile(Source):
                         records.append(record)
                     if read >= len(data):
                         break
+                start += read - len(data)
                 yield len(records), data, records
 
     def blocks(
@@ -148,8 +152,8 @@ class CsvFile(Source):
             found = self._parse(data, columns) if records is None else None
             if found is None:
                 found = self._by_cell(data, records, columns) if size else []
-            for start in range(0, size, _ROWS):
-                block = [cells[start : start + _ROWS] for cells in found]
+            for start in range(0, size, ROWS_AT_ONCE):
+                block = [cells[start : start + ROWS_AT_ONCE] for cells in found]
                 first = [stacked(block[: len(together)])] if together else []
                 yield first + block[len(together) :]
 
@@ -183,14 +187,11 @@ class CsvFile(Source):
         read = arrow.ReadOptions(column_names=[*map(str, range(len(self.names)))],
                                  block_size=len(data) + 1)  # fmt: skip
         lines = arrow.ParseOptions(delimiter=self.separator, double_quote=False)
-        words = pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
-        mark = "," if any(form and "," in form.decimal for _, form in columns) else "."
-        # Most pieces hold numbers and empty cells alone where numbers are declared.
-        for number in (pyarrow.float64(), pyarrow.string()):
-            types = {
-                str(place): (number if form.is_plain(mark) else pyarrow.string()) if form else words
-                for place, form in columns
-            }
+        of_numbers = [form for _, form in columns if isinstance(form, NumberForm)]
+        mark = "," if any("," in form.decimal for form in of_numbers) else "."
+        # Most pieces hold numbers, ISO dates and empty cells alone where those are declared.
+        for at_once in (True, False):
+            types = {str(place): _type(form, mark, at_once) for place, form in columns}
             convert = arrow.ConvertOptions(
                 column_types=types, include_columns=[*types], null_values=NO_NUMBERS,
                 decimal_point=mark,
@@ -199,8 +200,7 @@ class CsvFile(Source):
                 table = arrow.read_csv(pyarrow.BufferReader(data), read, lines, convert)
             except pyarrow.ArrowInvalid:
                 continue
-            held = [(table.column(str(place)).combine_chunks(), form) for place, form in columns]
-            return [_floats(part, form) if form else _words(part) for part, form in held]
+            return [_cells_of(table.column(str(place)), form) for place, form in columns]
         return None
 
     def exact_problems(self) -> list[str]:
@@ -301,28 +301,40 @@ def _cells(line: bytes, separator: str) -> list[str]:
         return []
 
 
-def _words(column: Any) -> np.ndarray:
-    words = [word.strip() for word in column.dictionary.to_pylist()]
-    return np.fromiter(words, object, len(words))[column.indices.to_numpy()]
+def _type(form: Form | None, mark: str, at_once: bool) -> Any:
+    """Returns how pyarrow is to read a column: as text, or what it reads as Python does."""
+    import pyarrow
+
+    if isinstance(form, NumberForm):
+        return pyarrow.float64() if at_once and form.is_plain(mark) else pyarrow.string()
+    dates = at_once and form == DateForm()
+    return pyarrow.date32() if dates else pyarrow.dictionary(pyarrow.int32(), pyarrow.string())
 
 
-def _floats(column: Any, form: NumberForm) -> np.ndarray:
-    """Returns a column of pyarrow, of numbers or text, as float64."""
+def _cells_of(column: Any, form: Form | None) -> np.ndarray:
+    """Returns a column of pyarrow as text, or as float64 where it has a form."""
     import pyarrow
     from pyarrow import compute
 
-    if not pyarrow.types.is_string(column.type):
-        values = np.array(column.to_numpy(zero_copy_only=False))
-        values[~np.isfinite(values)] = np.nan
-        return values
-    text = column
-    usual = compute.match_substring_regex(text, form.pattern)
-    for written, read in form.replaced:
-        text = compute.replace_substring(text, written, read)
-    kept = compute.if_else(usual, compute.utf8_trim_whitespace(text), None)
-    values = np.array(kept.cast(pyarrow.float64()).to_numpy(zero_copy_only=False))
-    # What is left is empty, or written in another way.
-    others = column.filter(compute.invert(usual)).to_pylist()
-    values[~usual.to_numpy(zero_copy_only=False)] = [form.number(cell) for cell in others]
+    column = column.combine_chunks()
+    if pyarrow.types.is_dictionary(column.type):
+        words = column.dictionary.to_pylist()
+        kind = np.float64 if form else object
+        each = np.fromiter(map(form.number if form else str.strip, words), kind, len(words))
+        return each[column.indices.to_numpy()]
+    others = None
+    if isinstance(form, NumberForm) and pyarrow.types.is_string(column.type):
+        usual = compute.match_substring_regex(column, form.pattern)
+        # What is left is empty, or written in another way.
+        others = ~usual.to_numpy(zero_copy_only=False)
+        left = column.filter(compute.invert(usual)).to_pylist()
+        for written, read in form.replaced:
+            column = compute.replace_substring(column, written, read)
+        column = compute.if_else(usual, compute.utf8_trim_whitespace(column), None)
+    days = pyarrow.types.is_date32(column.type)
+    numbers = (column.cast(pyarrow.int32()) if days else column).cast(pyarrow.float64())
+    values = np.array(numbers.to_numpy(zero_copy_only=False))
+    if others is not None:
+        values[others] = [form.number(cell) for cell in left]
     values[~np.isfinite(values)] = np.nan
     return values

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dpjax.datasets.cells import EPOCH, MISSING, Kind, may_be_numbers, of_each, to_days, to_numbers
-from dpjax.datasets.forms import PLAIN, NumberForm, day_of
+from dpjax.datasets.cells import EPOCH, MISSING, Kind, may_be_numbers, to_days, to_numbers
+from dpjax.datasets.forms import PLAIN, DateForm, Form, NumberForm
 from dpjax.datasets.labels import (
     Label,
     check_possible,
@@ -120,7 +120,7 @@ class Numeric(Column):
     low: float
     high: float
     missing: float | None = None
-    form: NumberForm = PLAIN
+    form: Form = PLAIN
 
     key: ClassVar[str] = "bounds"
     options: ClassVar[tuple[str, ...]] = ("missing", *NumberForm._fields)
@@ -156,13 +156,9 @@ class Numeric(Column):
 
 @dataclasses.dataclass(frozen=True)
 class Dates(Numeric):
-    """Dates, as days since 1970-01-01, clamped to a declared range and scaled.
+    """Dates, as days since 1970-01-01, clamped to a declared range and scaled."""
 
-    Args:
-      format: how dates are written in text; "" is ISO 8601.
-    """
-
-    format: str = ""
+    form: Form = DateForm()
 
     options: ClassVar[tuple[str, ...]] = ("missing", "format")
     numeric: ClassVar[bool] = False
@@ -170,14 +166,12 @@ class Dates(Numeric):
 
     def values(self, cells: np.ndarray) -> np.ndarray:
         """Returns days since 1970-01-01 (n,) in float64, NaN for what is no date."""
-        if not self.format or cells.dtype.kind == "M":
-            return to_days(cells)
-        return of_each(lambda cell: day_of(cell, self.format), cells)
+        # Of floats a reader has made them days.
+        return to_days(cells) if cells.dtype.kind == "M" else to_numbers(cells, self.form.number)
 
     def declaration(self) -> dict[str, Any]:
         missing = {} if self.missing is None else {"missing": _iso(self.missing)}
-        written = {"format": self.format} if self.format else {}
-        return {"bounds": [_iso(self.low), _iso(self.high)], **missing, **written}
+        return {"bounds": [_iso(self.low), _iso(self.high)], **missing, **self.form.declared}
 
 
 def _are_words(source: Source, name: str) -> bool:
@@ -348,12 +342,13 @@ class NumberLabel:
         return collections.Counter({"a number outside its bounds": outside} if outside else {})
 
 
-def numeric_forms(columns: Iterable[Column]) -> dict[str, NumberForm]:
-    """Returns the columns whose cells may be read as float64, and how numbers are written there."""
-    return {c.name: getattr(c, "form", PLAIN) for c in columns if c.numeric}
+def numeric_forms(columns: Iterable[Column]) -> dict[str, Form]:
+    """Returns the columns whose cells may be read as float64, and how they are written there."""
+    written = ((c.name, getattr(c, "form", PLAIN if c.numeric else None)) for c in columns)
+    return {name: form for name, form in written if form is not None}
 
 
-def label_forms(label: ClassLabel | NumberLabel) -> dict[str, NumberForm]:
+def label_forms(label: ClassLabel | NumberLabel) -> dict[str, Form]:
     """Returns the same of a label."""
     return {label.column: label.form} if isinstance(label, NumberLabel) else {}
 

@@ -114,36 +114,55 @@ def number_form(said: str, declared: Mapping[str, Any], usual: NumberForm = PLAI
     return form
 
 
+class DateForm(NamedTuple):
+    """How dates are written.
+
+    Args:
+      format: by the directives of ``strptime``; "" is ISO 8601.
+    """
+
+    format: str = ""
+
+    @property
+    def declared(self) -> dict[str, str]:
+        """What a schema has to declare of it."""
+        return {"format": self.format} if self.format else {}
+
+    def between(self, separator: str) -> "DateForm":
+        """Returns itself: what stands between cells does not matter."""
+        return self
+
+    def number(self, cell: Any) -> float:
+        """Returns a date as days since 1970-01-01; NaN if it is text in another form, or none."""
+        return _day(cell, self.format) if self.format and isinstance(cell, str) else to_day(cell)
+
+
+Form = NumberForm | DateForm
+
+
+def date_form(said: str, declared: Mapping[str, Any]) -> DateForm:
+    """Returns the form that a part of a schema declares, ``said`` in errors."""
+    form = declared.get("format", "%Y-%m-%d")
+    parts = re.findall("%(.)", form) if isinstance(form, str) else []
+    known = len({*parts}) == len(parts) and {*parts} <= {*_DIRECTIVES}
+    if not known or any(len({*parts} & {*one}) != 1 for one in ("d", "mb", "Yy")):
+        raise ValueError(
+            f"format of {said} must say how dates are written, by %d, %m (or %b for Jan) and %Y "
+            f"(or %y for two digits), and perhaps %H, %M and %S, as in '%d.%m.%Y'; got {form!r}."
+        )
+    return DateForm(declared.get("format", ""))
+
+
 @never_raises(np.nan)
-def day_of(cell: Any, form: str) -> float:
-    """Returns a date as days since 1970-01-01; text must be in the form, else it is NaN."""
-    if not isinstance(cell, str):
-        return to_day(cell)
-    match = _dates(form).fullmatch(cell.strip())
-    if match is None:
-        return np.nan
+def _day(text: str, form: str) -> float:
+    match = _dates(form).fullmatch(text.strip())
+    assert match  # else there is no day
     held = match.groupdict()
     # As `strptime` reads two digits: from 1969 to 2068.
     year = int(held.get("Y") or (int(held["y"]) + 31) % 100 + 1969)
     month = int(held["m"]) if "m" in held else _MONTHS.index(held["b"].lower()) + 1
     clock = (int(held.get(part) or 0) for part in "HMS")
     return to_day(datetime.datetime(year, month, int(held["d"]), *clock))
-
-
-def date_form(said: str, form: Any) -> str:
-    """Returns a declared form of dates, such as ``%d.%m.%Y``, if it can be read."""
-    parts = re.findall("%(.)", form) if isinstance(form, str) else []
-    wanted = ({"d"}, {"m", "b"}, {"Y", "y"})
-    if (
-        len(set(parts)) < len(parts)
-        or not {*parts} <= {*_DIRECTIVES}
-        or any(len({*parts} & one) != 1 for one in wanted)
-    ):
-        raise ValueError(
-            f"format of {said} must say how dates are written, by %d, %m (or %b for Jan) and %Y "
-            f"(or %y for two digits), and perhaps %H, %M and %S, as in '%d.%m.%Y'; got {form!r}."
-        )
-    return form
 
 
 @functools.cache

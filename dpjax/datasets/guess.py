@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpjax.datasets.cells import MISSING, of_each
-from dpjax.datasets.forms import PLAIN, NumberForm, day_of
+from dpjax.datasets.forms import PLAIN, DateForm, Form, NumberForm
 from dpjax.datasets.schema import quoted
 
 TRIED = 1_000  # cells of a column that are looked at
@@ -62,7 +62,7 @@ def date_forms(held: Sequence[str]) -> dict[str, str]:
         for clock, clocked in _CLOCK.items()
         for form, named in _DATES.items()
     }
-    return {form: named for form, named in forms.items() if _fits(held, _day_in(form))}
+    return {form: named for form, named in forms.items() if _fits(held, DateForm(form).number)}
 
 
 def exact_dates(name: str, held: Sequence[str]) -> str:
@@ -73,30 +73,28 @@ def exact_dates(name: str, held: Sequence[str]) -> str:
     keys = " or ".join(f"format = {quoted(form)}" for form in forms)
     return (
         f"the column {name!r} holds dates written as {' or '.join(forms.values())}, such as "
-        f"{held[0]!r}, and such a record contributes nothing: declare {keys}."
+        f"{held[0]!r}, and such a record contributes nothing: declare {keys}"
     )
 
 
-def exact_numbers(name: str, form: NumberForm, cells: np.ndarray) -> tuple[str, str]:
-    """NOT PRIVATE: returns a problem and a remark on cells that are no numbers as is declared."""
+def exact_unread(name: str, form: Form, cells: np.ndarray) -> tuple[str, str]:
+    """NOT PRIVATE: returns a problem and a remark on cells that are not written as declared."""
     held = texts(cells[~np.isfinite(of_each(form.number, cells))])
-    if forms := number_forms(held):
+    dates = exact_dates(name, held)
+    if isinstance(form, NumberForm) and (forms := number_forms(held)):
         keys = " or ".join(", ".join(toml(each)) for each in forms)
         return f"the column {name!r} holds numbers written as {held[0]!r}: declare {keys}.", ""
-    if dates := exact_dates(name, held):
-        return f"{dates[:-1]}, and bounds that are dates.", ""
+    if dates:
+        more = ", and bounds that are dates" if isinstance(form, NumberForm) else ""
+        return f"{dates}{more}.", ""
     counts = collections.Counter(held).most_common(4)
     shown = ", ".join(f"{text!r} {count} times" for text, count in counts)
-    return "", shown and f"cells of {name!r} that are no numbers as it is declared: {shown}"
+    return "", shown and f"cells of {name!r} that are not written as is declared: {shown}"
 
 
 def toml(form: NumberForm) -> list[str]:
     """Returns what a schema has to declare of a form, as lines of TOML."""
     return [f"{key} = {quoted(text)}" for key, text in form.declared.items()]
-
-
-def _day_in(form: str) -> Callable[[str], float]:
-    return lambda text: day_of(text, form)
 
 
 def _fits(held: Sequence[str], parses: Callable[[Any], float]) -> bool:

@@ -243,8 +243,7 @@ def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
         if not low <= missing <= high:
             raise ValueError(f"missing of {said} must lie within its bounds.")
     if of_dates:
-        form = declaration.get("format", "")
-        return Dates(name, low, high, missing, format=form and date_form(said, form))
+        return Dates(name, low, high, missing, date_form(said, declaration))
     return Numeric(name, low, high, missing)
 
 

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax.datasets.cells import Kind, to_numbers
-from dpjax.datasets.forms import PLAIN, NumberForm
+from dpjax.datasets.forms import PLAIN, Form
 
 # Bounds every temporary: the float64 copy of one block of 54 features is 3.5 MB.
 ROWS_AT_ONCE = 8192
-Forms = Mapping[str, NumberForm]
+Forms = Mapping[str, Form]
 NO_FORMS: Forms = types.MappingProxyType({})
 
 
@@ -37,7 +37,7 @@ class Source:
     ) -> list[np.ndarray]:
         """Returns the cells of some rows: one array (m,) for each wanted column.
 
-        Those of ``numeric`` may be read as numbers in their form, whatever else they hold.
+        Those of ``numeric`` may be read as numbers or days in their form, whatever else they hold.
         """
         raise NotImplementedError
 

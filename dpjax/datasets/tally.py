@@ -10,13 +10,11 @@ import numpy as np
 from dpjax.datasets.cells import MISSING, unit_name
 from dpjax.datasets.encoders import (
     ClassLabel,
-    Dates,
     Numeric,
     Unscaled,
     label_forms,
     numeric_forms,
 )
-from dpjax.datasets.guess import TRIED, exact_dates, texts
 from dpjax.datasets.labels import (
     A_NUMBER,
     Label,
@@ -51,7 +49,6 @@ class Tally:
         self._persons = collections.Counter[str]()
         self._no_persons = collections.Counter[str]()  # what cells hold that name nobody
         self._stand_ins = np.zeros(2, int)
-        self._dates = {name: list[str]() for name in names}  # some cells that are none
         self.unread = collections.Counter[str]()  # cells that are no numbers, even if declared so
         self._ends = (False, False)  # whether the first and the last record contribute nothing
         self._least, self._most = (dict.fromkeys(names, end) for end in (np.inf, -np.inf))
@@ -70,10 +67,7 @@ class Tally:
             self._least[name] = np.fmin(self._least[name], np.fmin.reduce(part))
             self._most[name] = np.fmax(self._most[name], np.fmax.reduce(part))
             if isinstance(column, Numeric):
-                unread = np.isnan(column.values(held))
-                self.unread[name] += int(unread.sum())
-                if isinstance(column, Dates) and len(self._dates[name]) < TRIED:
-                    self._dates[name] += texts(held[unread])
+                self.unread[name] += int(np.isnan(column.values(held)).sum())
             self._missing[name] += int(np.isnan(part).any(axis=1).sum())
             self._outside[name] += column.exact_outside(held)
             self._undeclared[name] += column.exact_undeclared(held)
@@ -213,10 +207,9 @@ class Tally:
         # Where an empty cell has a valid value, such as `missing`, no record lacks one.
         rows, empty = self._rows, np.array([None], object)
         may_lack = [c.name for c in self._columns if np.isnan(c.encode(empty)).any()]
-        dated = {name: exact_dates(name, cells) for name, cells in self._dates.items()}
-        problems = list(filter(None, dated.values()))
+        problems = list[str]()
         # A line with another number of cells is empty in every column at once.
-        if not problems and may_lack and 2 * min(self._missing[name] for name in may_lack) > rows:
+        if not said and may_lack and 2 * min(self._missing[name] for name in may_lack) > rows:
             return [
                 "no column holds a valid value in most records: do the lines have more or fewer "
                 "cells than the header?"
@@ -238,7 +231,7 @@ class Tally:
                     + ("save the file as UTF-8, which some are not, or " if garbled else "")
                     + "declare further levels from public knowledge, or other = true."
                 )
-            elif 2 * missing > rows and not dated[name] and name not in said:
+            elif 2 * missing > rows and name not in said:
                 problems.append(
                     f"the column {name!r} has no valid value in {missing} of {rows} records, which "
                     "therefore contribute nothing: remove the column, or declare in a schema what "
