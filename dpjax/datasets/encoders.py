@@ -170,8 +170,8 @@ class Dates(Numeric):
         return to_days(cells) if cells.dtype.kind == "M" else to_numbers(cells, self.form.number)
 
     def declaration(self) -> dict[str, Any]:
-        missing = {} if self.missing is None else {"missing": _iso(self.missing)}
-        return {"bounds": [_iso(self.low), _iso(self.high)], **missing, **self.form.declared}
+        missing = {} if self.missing is None else {"missing": to_iso(self.missing)}
+        return {"bounds": [to_iso(self.low), to_iso(self.high)], **missing, **self.form.declared}
 
 
 def _are_words(source: Source, name: str) -> bool:
@@ -342,10 +342,14 @@ class NumberLabel:
         return collections.Counter({"a number outside its bounds": outside} if outside else {})
 
 
+def form_of(column: Any) -> Form | None:
+    """Returns how the cells of a column or label that may be read as float64 are written."""
+    return getattr(column, "form", PLAIN if column.numeric else None)
+
+
 def numeric_forms(columns: Iterable[Column]) -> dict[str, Form]:
     """Returns the columns whose cells may be read as float64, and how they are written there."""
-    written = ((c.name, getattr(c, "form", PLAIN if c.numeric else None)) for c in columns)
-    return {name: form for name, form in written if form is not None}
+    return {c.name: form for c in columns if (form := form_of(c)) is not None}
 
 
 def label_forms(label: ClassLabel | NumberLabel) -> dict[str, Form]:
@@ -366,7 +370,8 @@ def _undeclared(cells: np.ndarray, places: np.ndarray) -> collections.Counter[st
     return undeclared
 
 
-def _iso(days: float) -> str:
+def to_iso(days: float) -> str:
+    """Returns days since 1970-01-01 as a date."""
     # Without the time where it is midnight, as a person declares a date.
     if days == int(days):
         return (EPOCH + datetime.timedelta(days=int(days))).date().isoformat()

@@ -172,3 +172,13 @@ def _dates(form: str) -> re.Pattern[str]:
     return re.compile(
         "".join(_DIRECTIVES[p] if i % 2 else re.escape(p) for i, p in enumerate(parts))
     )
+
+
+def separator_of(where: str, mark: Any) -> str | None:
+    """Returns what a schema declares to stand between cells."""
+    if mark is None or (isinstance(mark, str) and len(mark) == 1 and mark not in '"\r\n'):
+        return mark
+    raise ValueError(
+        f"separator of {where} must be the one character between cells, such as ';' or '\\t', got "
+        f"{mark!r}."
+    )

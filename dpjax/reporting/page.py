@@ -11,13 +11,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax import _durable, plotting
+from dpjax import _durable, plotting, statistics
 from dpjax._typing import Relation
 from dpjax.accounting import Release
 from dpjax.algorithms import Status
 from dpjax.datasets import Preprocessing
 from dpjax.display.cards import ceil, floor
 from dpjax.reporting import frame, pictures
+from dpjax.reporting.description import page_of
 from dpjax.results import Coefficients, Description, SavedSolution, Solution
 from dpjax.results.guarantee import COLUMNS, split_warning
 from dpjax.results.remarks import ANSWERS, ENDS, answer_line, interval
@@ -245,7 +246,7 @@ def report(
     need matplotlib; without it a page has the numbers alone.
 
     Args:
-      solution: a ``Solution``, or what ``load`` or ``fit`` returned.
+      solution: a ``Solution``, or what ``load``, ``fit`` or ``statistics.describe`` returned.
       path: file to write or replace; it ends in .html.
       title: of the page; by default the names of algorithm and objective.
       model: the path that the commands for predictions name.
@@ -271,6 +272,10 @@ def report(
     True
     """
     target = check_path(path)
+    if isinstance(solution, statistics.Description):
+        with _durable.replacing(target) as file:
+            file.write(page_of(solution, title).encode())
+        return
     facts = facts_of(solution)
     shown = {} if exact is None else {name: v for name, v in exact.items() if v is not None}
     text = _page(facts, title or facts.title, model, shown, sections)
