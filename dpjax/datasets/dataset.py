@@ -272,5 +272,5 @@ def check_arrays(name: str, tree: PyTree) -> None:
         if not isinstance(leaf, np.ndarray | np.generic | jax.Array | int | float | complex | Rows):
             raise ValueError(
                 f"{name} must be a Dataset or arrays, and holds a {type(leaf).__name__}. For a "
-                "pandas table, pass its values, such as table.to_numpy(dtype='float32')."
+                "pandas table pass table.to_numpy(dtype='float32'), for sparse x x.toarray()."
             )
