@@ -9,7 +9,7 @@ import pathlib
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -75,7 +75,7 @@ class CsvFile(Source):
         self.kinds = dict.fromkeys(self.names, Kind.MIXED)
         self.stated = dict.fromkeys(self.names, "")
 
-    def _open(self) -> IO[bytes]:
+    def _open(self) -> Any:
         self._file.check()
         return gzip.open(self._path) if self._path.suffix == ".gz" else self._path.open("rb")
 
@@ -314,20 +314,21 @@ def _type(form: Form | None, mark: str, at_once: bool) -> Any:
 def _cells_of(column: Any, form: Form | None) -> np.ndarray:
     """Returns a column of pyarrow as text, or as float64 where it has a form."""
     import pyarrow
-    from pyarrow import compute
+    from pyarrow import compute as kernels
 
+    compute: Any = kernels  # whose functions are made when it is imported
     column = column.combine_chunks()
     if pyarrow.types.is_dictionary(column.type):
         words = column.dictionary.to_pylist()
         kind = np.float64 if form else object
         each = np.fromiter(map(form.number if form else str.strip, words), kind, len(words))
         return each[column.indices.to_numpy()]
-    others = None
+    others, left = None, []
     if isinstance(form, NumberForm) and pyarrow.types.is_string(column.type):
         usual = compute.match_substring_regex(column, form.pattern)
         # What is left is empty, or written in another way.
         others = ~usual.to_numpy(zero_copy_only=False)
-        left = column.filter(compute.invert(usual)).to_pylist()
+        left = [form.number(cell) for cell in column.filter(compute.invert(usual)).to_pylist()]
         for written, read in form.replaced:
             column = compute.replace_substring(column, written, read)
         column = compute.if_else(usual, compute.utf8_trim_whitespace(column), None)
@@ -335,6 +336,6 @@ def _cells_of(column: Any, form: Form | None) -> np.ndarray:
     numbers = (column.cast(pyarrow.int32()) if days else column).cast(pyarrow.float64())
     values = np.array(numbers.to_numpy(zero_copy_only=False))
     if others is not None:
-        values[others] = [form.number(cell) for cell in left]
+        values[others] = left
     values[~np.isfinite(values)] = np.nan
     return values

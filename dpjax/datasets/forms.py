@@ -161,8 +161,8 @@ def _day(text: str, form: str) -> float:
     # As `strptime` reads two digits: from 1969 to 2068.
     year = int(held.get("Y") or (int(held["y"]) + 31) % 100 + 1969)
     month = int(held["m"]) if "m" in held else _MONTHS.index(held["b"].lower()) + 1
-    clock = (int(held.get(part) or 0) for part in "HMS")
-    return to_day(datetime.datetime(year, month, int(held["d"]), *clock))
+    hour, minute, second = (int(held.get(part) or 0) for part in "HMS")
+    return to_day(datetime.datetime(year, month, int(held["d"]), hour, minute, second))
 
 
 @functools.cache

@@ -82,7 +82,7 @@ class Tally:
         self._other += self._schema.label.exact_undeclared(labels)
         self._codes.update(y[~impossible].tolist())
         lost = impossible if self._scale.classes != () else False  # () is still to be declared
-        null = invalid | lost | nobody
+        null = np.asarray(invalid | lost | nobody)
         self._ends = (bool(null[0] if not self._rows else self._ends[0]), bool(null[-1]))
         self._rows += len(y)
         self._null_rows += int(null.sum())
