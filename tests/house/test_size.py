@@ -15,7 +15,7 @@ MOST = {
     "accounting": (4147, 17),
     "algorithms": (5524, 23),  # intervals for a population, +114; histograms, +42
     "auditing": (1929, 10),  # powers of attacks, from the registry; attack on histograms, +21
-    "cli": (2522, 17),  # declared separators, +2; evaluate, class weights, +84; data --write for scratch files
+    "cli": (2522, 17),  # separators, +2; evaluate, class weights, +84; scratch files
     "comparison": (477, 3),  # in place of experiments' 2235, 12
     "datasets": (4711, 23),  # reading tables, +167 (three files); patterns, +44; checks, +7
     "derivatives": (4371, 22),
