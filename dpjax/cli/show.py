@@ -1,7 +1,6 @@
 """``dpjax show``: what a saved model is, guarantees and found."""
 
 import argparse
-import dataclasses
 import textwrap
 from typing import Any
 
@@ -50,6 +49,8 @@ def lines(facts: Facts) -> list[str]:
     words += [facts.claim, *_filled(facts.meaning)]
     status = "" if facts.status is None else f": {facts.status.message}"
     words.append(f"steps: {facts.steps:,} of {facts.description.steps:,}{status}")
+    if facts.description.penalty:
+        words.append(f"penalty: {facts.description.penalty}")
     words += facts.answer_lines
     words += ["", "certificate:", *_filled(facts.certificate_words, "  ")]
     words += ["", "history, first to last step:", *_history(facts)]
@@ -60,8 +61,7 @@ def lines(facts: Facts) -> list[str]:
 def _coefficient_lines(facts: Facts) -> list[str]:
     if (held := facts.coefficients) is None:
         return ["  none by name: the model is not a linear one"]
-    rows = [f"  {line}" for line in repr(held).splitlines()]
-    return [*rows, *_filled(held.caption, "  "), *_filled(held.interval_caption, "  ")]
+    return [f"  {line}".rstrip() for line in held.summary().splitlines()]
 
 
 def _filled(words: str, indent: str = "") -> list[str]:
@@ -85,6 +85,7 @@ def fields(facts: Facts) -> dict[str, Any]:
     return {
         "algorithm": named["algorithm"],
         "objective": named["objective"],
+        "penalty": named["penalty"],
         "unit": named["unit"],
         "n": named["records"],
         "p": facts.parameters,
@@ -100,17 +101,7 @@ def fields(facts: Facts) -> dict[str, Any]:
         "certificate": certificate,
         **{field: facts.answers.get(field) for field in ANSWERS},
         "classes": None if facts.classes is None else list(facts.classes),
-        "coefficients": _coefficients(facts),
+        "coefficients": facts.coefficients and facts.coefficients.to_dict(),
         "history": {name: values.tolist() for name, values in facts.history.items()},
         "guarantee": facts.guarantee,
-    }
-
-
-def _coefficients(facts: Facts) -> dict[str, Any] | None:
-    held = None if facts.coefficients is None else dataclasses.asdict(facts.coefficients)
-    return held and {
-        name: np.asarray(value).tolist() if isinstance(value, tuple | np.ndarray) else value
-        for name, value in held.items()
-        # Only a picture needs them, to draw all coefficients on one scale.
-        if name != "spans"
     }

@@ -313,7 +313,7 @@ def _page(
         pictured=pictured,
         sections=[*_history(facts, pictured), *more],
         command=shlex.join(command),
-        guarantee=_unfilled(facts.guarantee),
+        guarantee=unfilled(facts.guarantee),
     )
 
 
@@ -378,12 +378,12 @@ def _curves(facts: Facts) -> Iterator[frame.Picture]:
             yield frame.Picture(title, note, svg, keys)
 
 
-def _unfilled(text: str) -> str:
+def unfilled(text: str) -> str:
     r"""Returns sentences that were filled to 100 columns as one line each, for any screen.
 
-    >>> _unfilled("x" * 99 + "\nmore\nNext.") == "x" * 99 + " more\nNext."
+    >>> unfilled("x" * 99 + "\nmore\nNext.") == "x" * 99 + " more\nNext."
     True
-    >>> _unfilled("Released:\n  - one,\n    with its noise\n  - two")
+    >>> unfilled("Released:\n  - one,\n    with its noise\n  - two")
     'Released:\n  - one, with its noise\n  - two'
     """
     # A line that ends because the next word did not fit is one sentence with the next line.

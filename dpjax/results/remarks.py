@@ -1,8 +1,8 @@
-"""What released values say of a training: that it may be worthless, and the answers at its end."""
+"""What is said of a training: what it was, that it may be worthless, and the answers at its end."""
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,8 @@ from scipy import stats
 from dpjax import _validate, accounting
 from dpjax._typing import Array, Relation
 from dpjax.algorithms import Algorithm
+from dpjax.objectives import describe_penalty
+from dpjax.objectives.units import UnitLoss
 
 ANSWERS = {"accuracy": "accuracy", "counted": "count"}
 """Field of a solution -> name of the query whose answer it is, and of its release."""
@@ -110,3 +112,45 @@ def answer_line(
     estimate, low, high = (each(numbers[name], show) for name in ENDS)
     spread = f"95% confidence interval {low} to {high}; released with noise"
     return f"{title}: {estimate}{of} ({spread})"
+
+
+class Description(NamedTuple):
+    """What was trained: names and declared numbers, none of them read off the data.
+
+    ``Solution.description`` is one, and ``save`` writes it.
+
+    Attributes:
+      algorithm: its name for people.
+      objective: its name.
+      unit: what the guarantee protects, such as ``"row"`` or ``"person with all its records"``.
+      records: the declared number of them, n.
+      delta: of the budget.
+      steps: how many were planned.
+      penalty: what is added to the loss, with its strength, in words; empty where it is not known.
+    """
+
+    algorithm: str
+    objective: str
+    unit: str
+    records: int
+    delta: float
+    steps: int
+    penalty: str = ""
+
+
+def describe(algorithm: Algorithm, unit: str) -> Description:
+    """Returns the description of one training.
+
+    Privacy: holds public numbers only.
+    """
+    grouped = isinstance(algorithm.objective.loss, UnitLoss)
+    return Description(
+        algorithm=algorithm.title,
+        objective=algorithm.objective.name,
+        unit=f"{unit} with all its records" if grouped else unit,
+        records=algorithm.queries[0].data_size,
+        # A leaf, so that it is an array once a compiled program has returned the algorithm.
+        delta=float(np.asarray(algorithm.declared.delta)),
+        steps=int(algorithm.steps),
+        penalty=describe_penalty(algorithm.objective.regularizer),
+    )

@@ -6,7 +6,7 @@ import json
 import os
 import pathlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,60 +16,26 @@ from jax.core import Tracer
 from dpjax import _durable, _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, Release, epsilon
-from dpjax.algorithms import Algorithm, Certificate, ErrorBars, Status
+from dpjax.algorithms import Algorithm, Certificate, ErrorBars, PopulationBars, Status
 from dpjax.algorithms.card import REPRODUCIBLE, check_on_host, for_each, noise_words, of_event
 from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaled import fields_of, preprocessing_of
 from dpjax.display.cards import Card, HasCard, ceil, number, printable
-from dpjax.objectives.units import UnitLoss
 from dpjax.results import guarantee as _guarantee
 from dpjax.results.prediction import Predictions, Score, score_of
-from dpjax.results.remarks import ANSWERS, interval, remarks_of_released
+from dpjax.results.remarks import (
+    ANSWERS,
+    Description,
+    describe,
+    interval,
+    remarks_of_released,
+)
 
 _FORMAT = "dpjax-solution-5"
 # Recounting takes up to a third of a second for each release of another kind, and longer for counts
 # beyond these, which no training reaches.
 _MOST_RELEASES, _MOST_ANSWERS = 128, 10**8
-
-
-class Description(NamedTuple):
-    """What was trained: names and declared numbers, none of them read off the data.
-
-    ``Solution.description`` is one, and ``save`` writes it.
-
-    Attributes:
-      algorithm: its name for people.
-      objective: its name.
-      unit: what the guarantee protects, such as ``"row"`` or ``"person with all its records"``.
-      records: the declared number of them, n.
-      delta: of the budget.
-      steps: how many were planned.
-    """
-
-    algorithm: str
-    objective: str
-    unit: str
-    records: int
-    delta: float
-    steps: int
-
-
-def describe(algorithm: Algorithm, unit: str) -> Description:
-    """Returns the description of one training.
-
-    Privacy: holds public numbers only.
-    """
-    grouped = isinstance(algorithm.objective.loss, UnitLoss)
-    return Description(
-        algorithm=algorithm.title,
-        objective=algorithm.objective.name,
-        unit=f"{unit} with all its records" if grouped else unit,
-        records=algorithm.queries[0].data_size,
-        # A leaf, so that it is an array once a compiled program has returned the algorithm.
-        delta=float(np.asarray(algorithm.declared.delta)),
-        steps=int(algorithm.steps),
-    )
 
 
 @pytree_dataclass
@@ -111,7 +77,7 @@ class Solution(Predictions, HasCard):
     evidence: Array
     accuracy: Array | None = None
     counted: Array | None = None
-    error_bars: ErrorBars | None = None
+    error_bars: ErrorBars | PopulationBars | None = None
     # Static, as words and flags are no leaves that JAX could map over.
     unit: str = static(default="row")
     reproducible: bool = static(default=False)
@@ -283,7 +249,7 @@ class SavedSolution(Predictions, HasCard):
     text: str
     preprocessing: Preprocessing | None
     score: Score
-    error_bars: ErrorBars | None
+    error_bars: ErrorBars | PopulationBars | None
     accuracy: float | None
     counted: float | None
     description: Description
@@ -403,11 +369,13 @@ def load(path: str | os.PathLike) -> SavedSolution:
         del content["format"]
         releases = tuple(Release.from_fields(r) for r in json.loads(content.pop("releases")))
         bars = content.pop("error_bars")
+        # Each kind has fields of its own, by which it is known again.
+        of_bars = PopulationBars if "noise_covariance" in (bars or ()) else ErrorBars
         fields = {
             "event": Event(releases, content.pop("relation")),
             "preprocessing": preprocessing_of(json.loads(content.pop("preprocessing"))),
             "score": Score(**json.loads(content.pop("score"))),
-            "error_bars": None if bars is None else ErrorBars(**bars),
+            "error_bars": None if bars is None else of_bars(**bars),
             "description": Description(**json.loads(content.pop("description"))),
         }
         saved = SavedSolution(**content, **fields)  # the others are in the file as they are
@@ -423,7 +391,7 @@ def _check(saved: SavedSolution) -> None:
     numbers = (saved.params, saved.certified_params, saved.history, saved.steps, saved.status)
     kinds = {np.asarray(leaf).dtype.kind for leaf in jax.tree.leaves(numbers)}
     size = sum(map(np.size, jax.tree.leaves(saved.params)))
-    words = (what.algorithm, what.objective, what.unit, saved.text, *saved.history)
+    words = (what.algorithm, what.objective, what.unit, what.penalty, saved.text, *saved.history)
     releases = [part for release in saved.event.releases for part in release.parts()]
     right = (
         kinds <= set("fiubV")  # bfloat16 is of kind V
