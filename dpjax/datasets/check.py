@@ -23,8 +23,9 @@ from dpjax.datasets.loaders import (
     scaled_columns,
     undeclared_line_breaks,
 )
+from dpjax.datasets.patterns import check_table
 from dpjax.datasets.scaling import Bounds
-from dpjax.datasets.schema import Schema, check_table
+from dpjax.datasets.schema import Schema
 from dpjax.datasets.source import OpenTable, Source, few
 from dpjax.datasets.sources import has_columns, is_table_path
 from dpjax.datasets.tally import MOST_CLASSES, Tally, is_garbled

@@ -65,9 +65,9 @@ class CsvFile(Source):
         self._path, self.where, self._parsed = path, repr(str(path)), quoted_line_breaks
         # How many plain lines a piece has, by where it begins.
         self._file, self._plain = SourceFile(path), dict[int, int | None]()
-        told = "\t" if ".tsv" in path.suffixes[-2:] else None
+        by_suffix = "\t" if ".tsv" in path.suffixes[-2:] else None
         try:
-            self.names = self._header(separator or told)
+            self.names = self._header(separator or by_suffix)
             # By reading it all: lines in quotes are no records.
             self.size = sum(size for size, *_ in self._pieces())
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:

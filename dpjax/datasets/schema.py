@@ -2,8 +2,6 @@
 
 import dataclasses
 import datetime
-import difflib
-import fnmatch
 import json
 import math
 import os
@@ -16,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.cells import check_names, to_day
+from dpjax.datasets.cells import to_day
 from dpjax.datasets.dataset import Preprocessing
 from dpjax.datasets.encoders import (
     Categorical,
@@ -31,7 +29,6 @@ from dpjax.datasets.encoders import (
 )
 from dpjax.datasets.forms import PLAIN, NumberForm, date_form, number_form, separator_of
 from dpjax.datasets.labels import check_labels
-from dpjax.datasets.source import Source, few
 
 ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")
 """Names of the column that pandas or R writes beside those of a table."""
@@ -64,6 +61,8 @@ class Schema:
       rows: ``"own_norm"`` or ``"constant"``, what divides rows; None for the default by the label.
       max_norm: norm of a row, features from -1 to 1 and an intercept of 1, to which longer ones are
         scaled down. The constant is then the smaller of both.
+      private: columns declared with ``bounds = "private"``, whose bounds are their ``limits`` until
+        ``dpjax.statistics.PrivateBounds`` finds them.
 
     Privacy: must be written from public knowledge, not from the records.
 
@@ -85,6 +84,7 @@ class Schema:
     separator: str | None = None
     rows: str | None = None
     max_norm: float | None = None
+    private: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, declared: "Schema | str | os.PathLike[str] | Mapping[str, Any]") -> "Schema":
@@ -166,81 +166,14 @@ class Schema:
         """Names that are patterns, such as ``c*``, if no column is called so."""
         return tuple(column.name for column in self.columns if set("*?[") & set(column.name))
 
-    def matched(self, names: Sequence[str]) -> "Schema":
-        """Returns the schema of a table with these columns, each pattern replaced by its columns.
 
-        Raises:
-          ValueError: for a pattern that matches no column which is not declared by its name, or a
-            column that two match.
-        """
-        patterns = [name for name in self.patterns if name not in names]
-        taken = {self.label.column, self.unit, *(column.name for column in self.columns)}
-        of = {name: [p for p in patterns if fnmatch.fnmatchcase(name, p)] for name in names}
-        of = {name: found for name, found in of.items() if name not in taken}
-        for name, found in of.items():
-            if len(found) > 1:
-                raise ValueError(f"the column {name!r} matches {few(found)}: declare it by name.")
-        columns: list[Column] = []
-        for column in self.columns:
-            held = [name for name in of if of[name] == [column.name]]
-            if column.name in patterns and not held:
-                raise ValueError(f"the pattern columns.{key_of(column.name)} matches no column of "
-                                 "the table: correct it, or remove it.")  # fmt: skip
-            repeated = [dataclasses.replace(column, name=name) for name in held]
-            columns += repeated if column.name in patterns else [column]
-        schema = dataclasses.replace(self, columns=tuple(columns))
-        _check_features("the schema", schema.features)
-        return schema
-
-
-def _check_features(where: str, names: Sequence[str]) -> None:
+def check_features(where: str, names: Sequence[str]) -> None:
+    """Raises if two features have one name."""
     # A column may be called as an indicator or the intercept is, such as `sex=F`.
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ValueError(
             f"{where} gives two features the name {twice[0]!r}: rename a column or level."
         )
-
-
-def check_table(schema: Schema, source: Source) -> None:
-    """Raises if a table has other columns than are declared, or stores them otherwise.
-
-    Privacy: depends on the names of columns and on how they are stored.
-    """
-    unit = () if schema.unit is None else (schema.unit,)
-    declared = [schema.label.column, *unit, *(column.name for column in schema.columns)]
-    # All at once: who declares many columns should not start over for each.
-    problems = []
-    if absent := [name for name in declared if name not in source.names]:
-        near = difflib.get_close_matches(absent[0], source.names, 1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        problems.append(f"the schema declares {few(absent)}{hint}, which {source.where} lacks")
-    if missing := [name for name in source.names if name not in declared]:
-        problems.append(
-            f"the schema declares nothing for {few(missing)} of {source.where}: declare bounds, "
-            "levels, order or ignore = true under [columns.NAME] for each; `dpjax data FILE "
-            "--template` writes a schema to fill in"
-        )
-        problems += [
-            f"{name!r} looks like row numbers that pandas or R wrote, or, as the last column, like "
-            "a separator at the end of each line: declare ignore = true under "
-            f"[columns.{key_of(name)}]"
-            for name in missing
-            if name in ROW_NUMBERS
-        ]
-    if missing and len(source.names) == 1:
-        problems.append(
-            "it has one column: its first line must be the header, not a title, and separator in "
-            "the schema may say what stands between cells"
-        )
-    if problems:
-        raise ValueError("; ".join(problems) + ".")
-    for column in schema.columns:
-        column.check_stored(source)
-    if not isinstance(schema.label, ClassLabel) or schema.label.classes:  # else to be declared
-        schema.label.check_stored(source)
-    for name in unit:
-        said = f"the unit {name!r} of {source.where}"
-        check_names(said, source.kinds[name], source.stated[name], schema.unit_type)
 
 
 def key_of(name: str) -> str:
@@ -299,6 +232,24 @@ def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
     if of_dates:
         return Dates(name, low, high, missing, date_form(said, declaration))
     return Numeric(name, low, high, missing)
+
+
+def _is_private(part: Mapping[str, Any]) -> bool:
+    return isinstance(part.get("bounds"), str) and part["bounds"] == "private"
+
+
+def _outer(name: str, part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a declaration with its limits in the place of private bounds."""
+    if not _is_private(part):
+        return part
+    if "limits" not in part:
+        raise ValueError(
+            f'bounds = "private" of columns.{key_of(name)} needs public outer limits, within which '
+            "bounds are found: declare limits = [low, high], from what the column can hold at all."
+        )
+    return {key: value for key, value in part.items() if key != "limits"} | {
+        "bounds": part["limits"]
+    }
 
 
 def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> Categorical:
@@ -401,7 +352,7 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
         rows = _validate.choice(f"rows of {where}", rows, (*own, "constant"))
     schema = Schema(
         declared,
-        tuple(column_of(name, part, where, usual) for name, part in columns.items()),
+        tuple(column_of(name, _outer(name, part), where, usual) for name, part in columns.items()),
         unit_column,
         max_records,
         _validate.flag(f"intercept of {where}", content.get("intercept", True)),
@@ -411,8 +362,9 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
         separator_of(where, content.get("separator")),
         rows,
         most,
+        tuple(name for name, part in columns.items() if _is_private(part)),
     )
-    _check_features(where, schema.features)
+    check_features(where, schema.features)
     if not any(column.features for column in schema.columns):
         raise ValueError(f"{where} declares no feature: declare a column beside the label.")
     return schema
