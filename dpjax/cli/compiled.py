@@ -21,7 +21,7 @@ def keep() -> None:
       and keys are their arguments. Whoever may write into the folder decides what runs.
     """
     # Who has told JAX of a folder has chosen one.
-    if os.environ.get(OFF) or jax.config.jax_compilation_cache_dir:
+    if os.environ.get(OFF) or jax.config.jax_compilation_cache_dir:  # pyright: ignore
         return
     folder = cache_folder() / f"compiled-{_machine()}"
     is_new = not folder.exists()

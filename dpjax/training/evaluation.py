@@ -68,19 +68,19 @@ def objective_of(
     one number of one example is refused.
     """
     outputs = jax.eval_shape(net, params, record[0])
-    if isinstance(loss, str) and not hasattr(record[1], "shape"):
+    if (by_name := isinstance(loss, str)) and not hasattr(record[1], "shape"):
         raise ValueError(f"{loss!r} takes one array of labels: of several pass loss=f(outputs, y).")
     if loss == "cross_entropy":
         objective = cross_entropy(net, regularizer)
         measures: Measures = (("loss", _logits_loss), ("accuracy", _correct))
         jax.eval_shape(objective.loss, params, record)  # raises where outputs are no logits
     else:
-        classes, loss = loss == "bce", {"mse": _squared_error, "bce": _binary_loss}.get(loss, loss)
-        _check_number("loss", loss, outputs, record[1], jnp.floating)
-        program = program_hash((loss, (outputs, record[1])))
-        name = getattr(loss, "__name__", "loss").strip("_").replace("_", " ")
-        objective = Objective(_Loss(net, loss, program), regularizer, name=name)
-        measures = (("loss", loss), *([("accuracy", _correct)] if classes else []))
+        own: Any = {"mse": _squared_error, "bce": _binary_loss}[loss] if by_name else loss
+        _check_number("loss", own, outputs, record[1], jnp.floating)
+        program = program_hash((own, (outputs, record[1])))
+        name = getattr(own, "__name__", "loss").strip("_").replace("_", " ")
+        objective = Objective(_Loss(net, own, program), regularizer, name=name)
+        measures = (("loss", own), *([("accuracy", _correct)] if loss == "bce" else []))
     more = dict(metrics or {})
     for name, metric in more.items():
         _check_number(f"the metric {name!r}", metric, outputs, record[1], jnp.generic)
