@@ -1,9 +1,9 @@
 """``dpjax show``: what a saved model is, guarantees and found."""
 
 import argparse
-import dataclasses
+import functools
+import os
 import textwrap
-from typing import Any
 
 import numpy as np
 
@@ -12,17 +12,21 @@ from dpjax.cli import options
 from dpjax.cli.main import Parser
 from dpjax.display.cards import printable
 from dpjax.reporting import Facts, facts_of
-from dpjax.results.remarks import ANSWERS
+from dpjax.reporting.facts import fields
 
 _EXAMPLES = """
 dpjax show model
 dpjax show model --json model.json
+dpjax show model --report report.html --author "A. Meyer" --ledger visits.ledger
 """
+_LEDGER: options.Options = {
+    "--ledger": {"type": options.Input, "help": "for the report: what is left of its budget"}
+}
 
 
 def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
-    options.add(parser, options.MODEL, options.JSON)
+    options.add(parser, options.MODEL, options.JSON, options.REPORT, _LEDGER)
     parser.describe(
         command,
         "Print what a saved model is and guarantees, all of it released or public.",
@@ -33,13 +37,16 @@ def add_options(parser: Parser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Prints what there is to say of the model, and returns 0."""
     options.check(arguments)
-    facts = facts_of(dpjax.load(arguments.model))
+    model = dpjax.load(arguments.model)
+    facts = facts_of(model)
     # A model may come from anybody, and a name in it hold what changes a terminal.
     print(printable("\n".join(lines(facts))))
-    if arguments.json:
-        options.write_json(arguments.json, fields(facts))
-        print(f"wrote {arguments.json}")
-    return 0
+    name = os.path.basename(arguments.model)
+    page = functools.partial(dpjax.report, model=name, author=arguments.author)
+    return options.write(
+        (arguments.json, lambda path: options.write_json(path, fields(facts))),
+        (arguments.report, lambda path: page(model, path, ledger=arguments.ledger)),
+    )
 
 
 def lines(facts: Facts) -> list[str]:
@@ -76,41 +83,3 @@ def _history(facts: Facts) -> list[str]:
         if len(known):
             words.append(f"  {name.replace('_', ' ')}: {known[0]:.4g} to {known[-1]:.4g}")
     return words
-
-
-def fields(facts: Facts) -> dict[str, Any]:
-    """Returns what there is to say as numbers, words and lists; None for what is not known."""
-    named = facts.description._asdict()
-    certificate = facts.certificate
-    return {
-        "algorithm": named["algorithm"],
-        "objective": named["objective"],
-        "unit": named["unit"],
-        "n": named["records"],
-        "p": facts.parameters,
-        "epsilon": facts.epsilon,
-        "delta": named["delta"],
-        "relation": facts.relation,
-        # A guarantee begins with a warning only where it may not be relied on.
-        "releasable": not facts.warning,
-        "noise": [release.to_json() for release in facts.releases],
-        "steps": facts.steps,
-        "planned_steps": named["steps"],
-        "status": None if facts.status is None else facts.status.name.lower(),
-        "certificate": certificate,
-        **{field: facts.answers.get(field) for field in ANSWERS},
-        "classes": None if facts.classes is None else list(facts.classes),
-        "coefficients": _coefficients(facts),
-        "history": {name: values.tolist() for name, values in facts.history.items()},
-        "guarantee": facts.guarantee,
-    }
-
-
-def _coefficients(facts: Facts) -> dict[str, Any] | None:
-    held = None if facts.coefficients is None else dataclasses.asdict(facts.coefficients)
-    return held and {
-        name: np.asarray(value).tolist() if isinstance(value, tuple | np.ndarray) else value
-        for name, value in held.items()
-        # Only a picture needs them, to draw all coefficients on one scale.
-        if name != "spans"
-    }

@@ -34,6 +34,10 @@ class Preprocessing:
       label_bounds: declared (low, high) of a label that is a number, mapped to -1 and +1. Rows are
         then divided by a constant, see ``Schema``.
       pixels: of images, declared (low, high) of all pixels, mapped to 0 and 1.
+      label: name of the label's column, where it is known, as what follows; for reports.
+      unit: name of the column that says whose a record is.
+      max_records: how many records of one unit count.
+      ignored: names of columns that were declared not to be used.
 
     >>> scale = Preprocessing((Numeric("age", 0, 100), Numeric("bmi", 10, 50)))
     >>> scale.rows({"bmi": [30, 50], "age": [50, 0]}).round(4)
@@ -46,6 +50,10 @@ class Preprocessing:
     classes: tuple[Label, ...] | None = None
     label_bounds: tuple[float, float] | None = None
     pixels: tuple[float, float] | None = None
+    label: str | None = None
+    unit: str | None = None
+    max_records: int | None = None
+    ignored: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -115,7 +115,16 @@ class Schema:
         """The mapping of features and labels that is declared."""
         # Ignored columns have no features, so that tables to predict need not have them.
         encoders = tuple(column for column in self.columns if column.features)
-        return Preprocessing(encoders, self.intercept, self.label.classes, self.label.bounds)
+        return Preprocessing(
+            encoders,
+            self.intercept,
+            self.label.classes,
+            self.label.bounds,
+            label=self.label.column,
+            unit=self.unit,
+            max_records=self.max_records,
+            ignored=tuple(column.name for column in self.columns if not column.features),
+        )
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ class Section(NamedTuple):
       head: names of the columns of a table.
       rows: their cells, first that of the row's name.
       pictures: below the table.
+      items: a list, above it.
     """
 
     heading: str
@@ -51,6 +52,7 @@ class Section(NamedTuple):
     head: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     pictures: Sequence[Picture] = ()
+    items: Sequence[str] = ()
 
 
 def page(template: str, kind: str, title: str, banners: Iterable[str] = (), **values: Any) -> str:
@@ -68,7 +70,7 @@ def page(template: str, kind: str, title: str, banners: Iterable[str] = (), **va
     text = _opened(template).render(
         kind=kind,
         title=title,
-        banners=[words.replace("\n", " ") for words in banners if words],
+        banners=[words.replace("\n", " ") for words in banners],
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         versions=[f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS],
         # Our own, and the only text that is not escaped, but for pictures.

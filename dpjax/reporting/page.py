@@ -1,37 +1,23 @@
-"""What there is to say of a trained model, as ``Facts`` and as one self-contained page in HTML."""
+"""``report``: what there is to say of a training, as a page, a model card or JSON."""
 
-import dataclasses
-import math
 import os
 import pathlib
+import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
+from markupsafe import Markup
 
 from dpjax import _durable, plotting
-from dpjax._typing import Relation
-from dpjax.accounting import Release
-from dpjax.algorithms import Status
-from dpjax.datasets import Preprocessing
-from dpjax.display.cards import ceil, floor
-from dpjax.reporting import frame, pictures
-from dpjax.results import Coefficients, Description, SavedSolution, Solution
-from dpjax.results.guarantee import COLUMNS, split_warning
-from dpjax.results.remarks import ANSWERS, ENDS, answer_line, interval
+from dpjax.display.cards import ceil, printable
+from dpjax.reporting import frame, officer, pictures
+from dpjax.reporting.facts import Facts, Place, facts_of, fields, to_json
+from dpjax.results import Coefficients
+from dpjax.results.guarantee import COLUMNS, open_template
 
-_CONFIDENCE = 0.95
-# From here on a factor e^epsilon is written as a power: as a number it says no more.
-_LARGE = 1e6
-_WITHOUT: dict[Relation, str] = {
-    "zero_out": "Had any one {unit} been left out (replaced by a null record)",
-    "add_or_remove_one": "Had any one {unit} been left out, or one more been added",
-    "replace_one": "Had any one {unit} been replaced by another",
-}
-ITERATES = {"last_query": "the iterate before the last", "output": "the output"}
-"""What is said of where a certificate holds."""
 _EXACT = (
     "NOT FOR RELEASE: this page holds exact values of the data, which no guarantee covers. Write a "
     "page without them for a release."
@@ -64,199 +50,41 @@ _CURVES = (
 )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Facts:
-    """What there is to say of one training.
-
-    Args:
-      claim: the first line of the guarantee.
-      meaning: the same in plain words.
-      warning: why nothing of it may be released, or nothing.
-      guarantee: the whole, without the warning.
-      description: what was trained.
-      epsilon: spent at the declared delta.
-      relation: of neighbours.
-      releases: what was released, with its noise.
-      steps: how many were taken.
-      status: how the training ended; None if it is not known.
-      answers: field of the solution -> fraction of the records that was released at the end, as
-        ``"estimate"``, with ``"lower"`` and ``"upper"`` end of its 95 % interval.
-      certificate: bounds on the gradient and the curvature, or None.
-      remarks: what released values say against the training; none of a saved one.
-      coefficients: of a linear model, or None.
-      preprocessing: what was declared of the data, or None.
-      classes: names of the classes that are predicted, empty for a number; None for what predicts
-        nothing by itself, such as the parameters of a network.
-      parameters: how many there are.
-      history: of each quantity, the released values of the steps that were taken.
-    """
-
-    claim: str
-    meaning: str
-    warning: str
-    guarantee: str
-    description: Description
-    epsilon: float
-    relation: Relation
-    releases: tuple[Release, ...]
-    steps: int
-    status: Status | None
-    answers: dict[str, dict[str, float]]
-    certificate: dict[str, Any] | None
-    remarks: tuple[str, ...]
-    coefficients: Coefficients | None
-    preprocessing: Preprocessing | None
-    classes: tuple[str, ...] | None
-    parameters: int
-    history: dict[str, np.ndarray]
-
-    @property
-    def title(self) -> str:
-        """Algorithm and objective."""
-        return f"{self.description.algorithm}, {self.description.objective}"
-
-    @property
-    def answer_lines(self) -> list[str]:
-        """The answers in words."""
-        n = self.description.records
-        return [answer_line(field, n, numbers) for field, numbers in self.answers.items()]
-
-    @property
-    def certificate_words(self) -> str:
-        """The certificate as sentences, or why there is none."""
-        if self.certificate is None:
-            return "This training gives no bounds on the gradient and curvature at its end."
-        bounds, lower = self.certificate, self.certificate["min_eigenvalue_lower"]
-        curvature = (
-            f" and no eigenvalue of its Hessian is below {floor(lower)}"
-            if lower is not None
-            else ""
-        )
-        return (
-            f"With probability {floor(100 * (1 - bounds['beta']))} % over the noise, at "
-            f"{ITERATES[bounds['iterate']]} the exact gradient of the {bounds['scope']} has norm "
-            f"at most {ceil(bounds['gradient_norm_upper'])}{curvature}. At a minimum the gradient "
-            "is 0 and no eigenvalue is negative. The bounds follow from released values and the "
-            "known noise."
-        )
-
-
-def facts_of(solution: Any) -> Facts:
-    """Returns what there is to say of a solution.
-
-    Args:
-      solution: a ``Solution``, what ``load`` or ``fit`` returned.
-
-    Raises:
-      ValueError: for a batch of solutions.
-
-    Privacy: released and public values only.
-    """
-    # What ``fit`` returns holds one.
-    if not isinstance(solution, Solution | SavedSolution):
-        solution = solution.solution
-    if np.ndim(solution.steps):
-        raise ValueError("report takes one solution; index a batch with jax.tree.map first.")
-    warning, text = split_warning(str(solution.guarantee()))
-    steps, what = int(solution.steps), solution.description
-    spent: Any = solution.epsilon(what.delta)  # of one run
-    saved = isinstance(solution, SavedSolution)
-    history = solution.history if saved else solution.history._asdict()
-    return Facts(
-        claim=text.partition("\n")[0],
-        meaning=_meaning(solution, what, spent, warning),
-        warning=warning,
-        guarantee=text,
-        description=what,
-        epsilon=spent,
-        relation=solution.event.relation,
-        releases=solution.event.releases,
-        steps=steps,
-        # A file may hold any integer.
-        status=Status(int(solution.status)) if int(solution.status) in set(Status) else None,
-        answers=dict(_answers(solution)),
-        certificate=certificate_fields(solution.certificate),
-        # A file has no evidence to judge a training by.
-        remarks=() if saved else tuple(solution.remarks),
-        coefficients=_or_none(lambda: solution.coefficients(_CONFIDENCE)),
-        preprocessing=solution.preprocessing,
-        classes=_or_none(lambda: solution.class_names),
-        parameters=sum(map(np.size, jax.tree.leaves(solution.params))),
-        # The steps that were not taken are NaN.
-        history={name: np.asarray(held, np.float64)[:steps] for name, held in history.items()},
-    )
-
-
-def _meaning(solution: Any, what: Description, spent: float, warning: str) -> str:
-    factor = f"e^{ceil(spent)}" if spent > math.log(_LARGE) else ceil(math.exp(spent))
-    changed = _WITHOUT[solution.event.relation].format(unit=what.unit)
-    assumed = "If the noise could be relied on: had" if warning else "Had"
-    return (
-        f"{changed.replace('Had', assumed, 1)}, the probability of any outcome of this training "
-        f"would be at most {factor} times what it is, plus {ceil(what.delta)}, and the other way "
-        "round."
-    )
-
-
-def _or_none(read: Callable[[], Any]) -> Any:
-    """Returns what a model without it refuses: coefficients of a network, classes of arrays."""
-    try:
-        return read()
-    except ValueError:
-        return None
-
-
-def _answers(solution: Any) -> Iterator[tuple[str, dict[str, float]]]:
-    event = solution.event
-    # Of a saved model there is no algorithm, so that its releases tell the noise.
-    stddevs = {part.name: part.stddev for each in event.releases for part in each.parts()}
-    for field, query in ANSWERS.items():
-        value = getattr(solution, field)
-        # A file may name an answer whose release it lacks.
-        if value is not None and query in stddevs:
-            ends = interval(value, stddevs[query], event.relation, _CONFIDENCE)
-            yield field, dict(zip(ENDS, map(float, (value, *ends)), strict=True))
-
-
-def certificate_fields(certificate: Any) -> dict[str, Any] | None:
-    """Returns the fields of a certificate as numbers and words, of a batch as lists of numbers."""
-    if certificate is None:
-        return None
-    # A saved one is a dictionary already.
-    fields = certificate if isinstance(certificate, dict) else dataclasses.asdict(certificate)
-    return {
-        name: value if value is None or isinstance(value, str) else np.asarray(value).tolist()
-        for name, value in fields.items()
-    }
-
-
 def report(
     solution: Any,
     path: str | os.PathLike,
     *,
     title: str = "",
     model: str = "model",
+    author: str = "",
+    ledger: Place | None = None,
     exact: Mapping[str, float | None] | None = None,
     sections: Sequence[frame.Section] = (),
 ) -> None:
-    """Writes one self-contained page in HTML: guarantee, releases, coefficients, certificate.
+    """Writes what there is to say of a training, for who has to trust it or to decide on it.
 
-    It needs no network and no script, and shows light or dark, on a phone or on paper. Its pictures
-    need matplotlib; without it a page has the numbers alone.
+    A page in HTML answers what a data protection officer asks, with the guarantee, releases,
+    coefficients and certificate. It needs no network and no script, and shows light or dark, on a
+    phone or on paper. Its pictures need matplotlib; without it a page has the numbers alone. A
+    model card in Markdown says the same without pictures, and JSON for programs.
 
     Args:
-      solution: a ``Solution``, or what ``load`` or ``fit`` returned.
-      path: file to write or replace; it ends in .html.
+      solution: a ``Solution``; what ``load``, ``fit`` or ``tune`` returned; or an estimator.
+      path: file to write or replace; it ends in .html, .md or .json.
       title: of the page; by default the names of algorithm and objective.
       model: the path that the commands for predictions name.
+      author: who trained the model and answers questions, such as a name and an address; by
+        default as ``save`` was told.
+      ledger: a ``Ledger`` or its file: what is left of the budget for these records.
       exact: values by name that stand in a section marked NOT PRIVATE, on a page that is then not
         for release.
       sections: more of the page, below the training; what they tell of records must be covered.
 
     Raises:
-      ValueError: for another ending, or a batch of solutions.
+      ValueError: for another ending, a batch of solutions, or another object.
 
-    Privacy: released and public values only, but for ``exact``.
+    Privacy: released and public values only, but for ``exact``. A ledger tells of other trainings
+      that they were booked, and what they cost.
 
     >>> import dpjax, pathlib, tempfile
     >>> data = dpjax.datasets.load("randhie")
@@ -271,24 +99,32 @@ def report(
     True
     """
     target = check_path(path)
-    facts = facts_of(solution)
+    facts = facts_of(solution, author, ledger)
     shown = {} if exact is None else {name: v for name, v in exact.items() if v is not None}
-    text = _page(facts, title or facts.title, model, shown, sections)
+    values = {
+        "title": title or facts.title,
+        "banners": [words for words in (facts.warning, _EXACT * bool(shown)) if words],
+        "facts": facts,
+        "numbers": list(_numbers(facts)),
+        "answers": [*officer.sections(facts)],
+        "more": sections,
+        "guarantee": _unfilled(facts.guarantee),
+    }
+    write = {".html": _page, ".md": _card, ".json": _fields}[target.suffix.lower()]
     with _durable.replacing(target) as file:
-        file.write(text.encode())
+        file.write(write(values, shown, model).encode())
 
 
 def check_path(path: str | os.PathLike) -> pathlib.Path:
     """Returns the path of a report."""
     target = pathlib.Path(path)
-    if target.suffix.lower() != ".html":
-        raise ValueError(f"a report must end in .html, got {str(path)!r}.")
+    if target.suffix.lower() not in (".html", ".md", ".json"):
+        raise ValueError(f"a report must end in .html, .md or .json, got {str(path)!r}.")
     return target
 
 
-def _page(
-    facts: Facts, title: str, model: str, exact: dict[str, float], more: Sequence[frame.Section]
-) -> str:
+def _page(values: dict[str, Any], exact: dict[str, float], model: str) -> str:
+    facts: Facts = values["facts"]
     pictured = plotting.is_available()
     held = facts.coefficients
     rows, scale = ([], "") if held is None else _coefficients(held, pictured)
@@ -296,20 +132,46 @@ def _page(
     return frame.page(
         "report.html",
         "Privacy report",
-        title,
-        (facts.warning, _EXACT if exact else ""),
-        facts=facts,
         model=model,
         exact=exact,
-        numbers=list(_numbers(facts)),
         held=held,
         coefficients=rows,
         scale=scale,
         pictured=pictured,
-        sections=[*_history(facts, pictured), *more],
+        sections=[*_history(facts, pictured), *values["more"]],
         command=shlex.join(command),
-        guarantee=_unfilled(facts.guarantee),
+        **values,
     )
+
+
+def _card(values: dict[str, Any], exact: dict[str, float], model: str) -> str:
+    rows = [(name, f"{value:.6g}") for name, value in exact.items()]
+    unsafe = [frame.Section("Exact values: NOT PRIVATE", rows=rows)] * bool(exact)
+    coefficients = values["facts"].coefficients
+    return _CARD.render(
+        values,
+        sections=[*values["answers"], *values["more"], *unsafe],
+        # Blocks of code, in which nothing is markup.
+        coefficients=Markup(textwrap.indent(printable(repr(coefficients)), "    ")),
+        guarantee=Markup(textwrap.indent(printable(values["guarantee"]), "    ")),
+    )
+
+
+def _fields(values: dict[str, Any], exact: dict[str, float], model: str) -> str:
+    more = [one._asdict() | {"pictures": ()} for one in (*values["answers"], *values["more"])]
+    content = {"title": values["title"], **fields(values["facts"]), "sections": more, **exact}
+    return to_json(content)
+
+
+def _escaped(value: Any) -> Any:
+    r"""Returns text in which nothing is markup of Markdown.
+
+    >>> print(_escaped("a|b <i>\n"))
+    a\|b \<i\>
+    """
+    if type(value) is not str:
+        return value
+    return re.sub(r"([\\`*_{}\[\]<>|#~&])", r"\\\1", " ".join(printable(value).split()))
 
 
 def _numbers(facts: Facts) -> Iterator[tuple[str, str]]:
@@ -392,3 +254,10 @@ def _unfilled(text: str) -> str:
             lines.append(line)
         before = line
     return "\n".join(lines[1:])
+
+
+_CARD = open_template(
+    pathlib.Path(__file__).with_name("card.txt"),
+    finalize=_escaped,
+    autoescape=False,  # Markdown, whose own markup is escaped
+)

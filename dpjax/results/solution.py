@@ -1,11 +1,12 @@
 """``Solution``, what a training returns, and the file that keeps it: never keys or secret state."""
 
 import dataclasses
+import datetime
 import functools
 import json
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +29,12 @@ from dpjax.results.prediction import Predictions, Score, score_of
 from dpjax.results.remarks import ANSWERS, interval, remarks_of_released
 
 _FORMAT = "dpjax-solution-5"
+_CLIPPED = {
+    "clip_norm": "gradient",
+    "gradient_weight": "gradient",
+    "hessian_clip_norm": "Hessian",
+    "hessian_weight": "Hessian",
+}
 # Recounting takes up to a third of a second for each release of another kind, and longer for counts
 # beyond these, which no training reaches.
 _MOST_RELEASES, _MOST_ANSWERS = 128, 10**8
@@ -45,6 +52,10 @@ class Description(NamedTuple):
       records: the declared number of them, n.
       delta: of the budget.
       steps: how many were planned.
+      penalty: what is added to the loss, with its strength, in words; empty where it is not known.
+      clip_norms: bounds on the gradient, and the Hessian, of one record, in words.
+      author: who trained it, where that was declared; in a file alone, as the next.
+      date: of the day on which it was saved, such as ``"2030-01-31"``.
     """
 
     algorithm: str
@@ -53,6 +64,10 @@ class Description(NamedTuple):
     records: int
     delta: float
     steps: int
+    penalty: str = ""
+    clip_norms: str = ""
+    author: str = ""
+    date: str = ""
 
 
 def describe(algorithm: Algorithm, unit: str) -> Description:
@@ -69,7 +84,15 @@ def describe(algorithm: Algorithm, unit: str) -> Description:
         # A leaf, so that it is an array once a compiled program has returned the algorithm.
         delta=float(np.asarray(algorithm.declared.delta)),
         steps=int(algorithm.steps),
+        clip_norms=", ".join(dict.fromkeys(_clip_norms(algorithm))),
     )
+
+
+def _clip_norms(algorithm: Algorithm) -> Iterator[str]:
+    for query in algorithm.queries:
+        for field, words in _CLIPPED.items():
+            if (bound := getattr(query, field, None)) is not None:
+                yield f"{words} {float(np.asarray(bound)):.4g}"
 
 
 @pytree_dataclass
@@ -326,14 +349,33 @@ class SavedSolution(Predictions, HasCard):
         return self.score
 
 
-def save(path: str | os.PathLike, solution: Any) -> None:
+def solution_of(trained: Any) -> tuple[Any, str]:
+    """Returns the solution in what ``fit``, ``tune`` or an estimator gave, and its guarantee.
+
+    Raises:
+      ValueError: for what holds none.
+    """
+    found = trained
+    if not isinstance(trained, Solution | SavedSolution):
+        found = getattr(trained, "solution", getattr(trained, "solution_", None))
+    if not isinstance(found, Solution | SavedSolution):
+        raise ValueError(
+            "pass a Solution, what load, fit or tune returned, or an estimator after fit; got "
+            f"{_validate.shown(trained)}."
+        )
+    # An estimator's says more: of the steps before it, and of other fits.
+    return found, str(getattr(trained, "guarantee_", None) or found.guarantee())
+
+
+def save(path: str | os.PathLike, solution: Any, *, author: str = "") -> None:
     """Writes the public part of ``solution`` to one file, all or nothing.
 
     Args:
       path: file to write or replace.
-      solution: a ``Solution``, not a batch; or what ``fit`` returned, of which the parameters, the
-        history and the guarantee are written: neither the model, nor what was measured on held-out
-        records.
+      solution: a ``Solution``, not a batch; an estimator; or what ``tune`` or ``fit`` returned, of
+        which the parameters, the history and the guarantee are written: neither the model, nor what
+        was measured on held-out records.
+      author: who trained it and answers questions, for a report; public.
 
     Raises:
       ValueError: for a batch of solutions.
@@ -353,10 +395,11 @@ def save(path: str | os.PathLike, solution: Any) -> None:
     ...     bool((load(os.path.join(folder, "model")).params == solution.params).all())
     True
     """
-    if not isinstance(solution, Solution):
-        solution = solution.solution
+    solution, guarantee = solution_of(solution)
     if np.ndim(solution.steps):
         raise ValueError("save takes one solution; index a batch with jax.tree.map first.")
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    what = solution.description._replace(author=author, date=today)
     event, certificate, bars = solution.event, solution.certificate, solution.error_bars
     content = {
         "format": _FORMAT,
@@ -371,13 +414,13 @@ def save(path: str | os.PathLike, solution: Any) -> None:
         "relation": event.relation,
         "accountant": solution.algorithm.accountant,
         # As it was printed, beside the releases that it is recounted from.
-        "text": str(solution.guarantee()),
+        "text": guarantee,
         "preprocessing": json.dumps(fields_of(solution.preprocessing)),
         "score": json.dumps(dataclasses.asdict(score_of(solution.algorithm.objective))),
         "error_bars": None if bars is None else _host(dataclasses.asdict(bars)),
         # None stays None, as it is an empty tree.
         **jax.tree.map(float, {name: getattr(solution, name) for name in ANSWERS}),
-        "description": json.dumps(solution.description._asdict()),
+        "description": json.dumps(what._asdict()),
     }
     with _durable.replacing(path) as file:
         file.write(serialization.msgpack_serialize(content))
@@ -423,7 +466,7 @@ def _check(saved: SavedSolution) -> None:
     numbers = (saved.params, saved.certified_params, saved.history, saved.steps, saved.status)
     kinds = {np.asarray(leaf).dtype.kind for leaf in jax.tree.leaves(numbers)}
     size = sum(map(np.size, jax.tree.leaves(saved.params)))
-    words = (what.algorithm, what.objective, what.unit, saved.text, *saved.history)
+    words = (what.algorithm, what.objective, what.unit, *what[6:], saved.text, *saved.history)
     releases = [part for release in saved.event.releases for part in release.parts()]
     right = (
         kinds <= set("fiubV")  # bfloat16 is of kind V

@@ -176,7 +176,7 @@ def test_c78_the_epsilon_of_a_model_is_recounted_and_not_read(model):
 def test_c78_a_full_disk_keeps_the_model_elsewhere_and_writes_the_rest(
     words, tmp_path, monkeypatch, capsys
 ):
-    def full(path, solution, save=dpjax.save):
+    def full(path, solution, save=dpjax.save, **more):
         if os.fspath(path) == "model":
             raise OSError(28, "No space left on device")
         save(path, solution)
