@@ -14,7 +14,7 @@ from dpjax._typing import Relation
 from dpjax.accounting import Ledger, Release
 from dpjax.algorithms import Status
 from dpjax.datasets import Preprocessing
-from dpjax.display.cards import card_of, ceil, floor
+from dpjax.display.cards import card_of, ceil
 from dpjax.results import Coefficients, Description, SavedSolution
 from dpjax.results.guarantee import split_warning
 from dpjax.results.remarks import ANSWERS, ENDS, answer_line, interval
@@ -24,13 +24,6 @@ Place = Ledger | str | os.PathLike
 _CONFIDENCE = 0.95
 # At larger deltas than the declared one epsilon is smaller; false positives that a page shows.
 _DELTAS, _ALARMS = (1e-3, 0.01, *(k / 20 for k in range(1, 20))), (0.01, 0.05, 0.1)
-# From here on a factor e^epsilon is written as a power: as a number it says no more.
-_LARGE = 1e6
-_WITHOUT: dict[Relation, str] = {
-    "zero_out": "Had any one {unit} been left out (replaced by a null record)",
-    "add_or_remove_one": "Had any one {unit} been left out, or one more been added",
-    "replace_one": "Had any one {unit} been replaced by another",
-}
 ITERATES = {"last_query": "the iterate before the last", "output": "the output"}
 """What is said of where a certificate holds."""
 
@@ -41,9 +34,7 @@ class Facts:
 
     Args:
       claim: the first line of the guarantee.
-      meaning: the same in plain words.
       warning: why nothing of it may be released, or nothing.
-      short: five sentences for who knows nothing of the field.
       guarantee: the whole, without the warning.
       description: what was trained, and by whom, where that was declared.
       epsilon: spent at the declared delta.
@@ -67,8 +58,6 @@ class Facts:
     """
 
     claim: str
-    meaning: str
-    short: tuple[str, ...]
     warning: str
     guarantee: str
     description: Description
@@ -95,29 +84,15 @@ class Facts:
         return f"{self.description.algorithm}, {self.description.objective}"
 
     @property
+    def factor(self) -> str:
+        """e^epsilon, as a power where a number says no more."""
+        return f"e^{ceil(self.epsilon)}" if self.epsilon > 14 else ceil(math.exp(self.epsilon))
+
+    @property
     def answer_lines(self) -> list[str]:
         """The answers in words."""
         n = self.description.records
         return [answer_line(field, n, numbers) for field, numbers in self.answers.items()]
-
-    @property
-    def certificate_words(self) -> str:
-        """The certificate as sentences, or why there is none."""
-        if self.certificate is None:
-            return "This training gives no bounds on the gradient and curvature at its end."
-        bounds, lower = self.certificate, self.certificate["min_eigenvalue_lower"]
-        curvature = (
-            f" and no eigenvalue of its Hessian is below {floor(lower)}"
-            if lower is not None
-            else ""
-        )
-        return (
-            f"With probability {floor(100 * (1 - bounds['beta']))} % over the noise, at "
-            f"{ITERATES[bounds['iterate']]} the exact gradient of the {bounds['scope']} has norm "
-            f"at most {ceil(bounds['gradient_norm_upper'])}{curvature}. At a minimum the gradient "
-            "is 0 and no eigenvalue is negative. The bounds follow from released values and the "
-            "known noise."
-        )
 
 
 def facts_of(solution: Any, author: str = "", ledger: Place | None = None) -> Facts:
@@ -151,8 +126,6 @@ def facts_of(solution: Any, author: str = "", ledger: Place | None = None) -> Fa
         ledger = Ledger.read(ledger)
     return Facts(
         claim=text.partition("\n")[0],
-        meaning=_meaning(solution, what, spent, warning),
-        short=tuple(_short(what, solution.event.relation, advantage, warning)),
         warning=warning,
         guarantee=text,
         description=what._replace(author=author or what.author),
@@ -184,45 +157,6 @@ def _most_found(alarms: float, pairs: list[tuple[float, float]]) -> float:
     return min(
         min(1.0, factor * alarms + delta, 1 - (1 - delta - alarms) / factor)
         for factor, delta in pairs
-    )
-
-
-def _short(what: Description, relation: Relation, advantage: float, warning: str) -> Iterator[str]:
-    if warning:
-        yield "What follows would hold if the noise could be relied on; see the warning above."
-    gone = "replaced by another" if relation == "replace_one" else "left out"
-    which = "which of two was" if relation == "replace_one" else "whether it was"
-    yield (
-        f"A computer learned to predict from {what.records:,} declared records (each is one "
-        f"{what.unit}), and this page says what is published of that."
-    )
-    yield (
-        "It saw the records only through answers to which random noise was added, so much that all "
-        f"that is published would be about as likely had any one {what.unit} been {gone}."
-    )
-    yield (
-        f"Somebody who knows all other records, and guesses for one {what.unit} {which} among "
-        f"them, is right in at most {ceil(50 * (1 + advantage), 3)} of 100 cases, where tossing a "
-        "coin gives 50."
-    )
-    yield (
-        "That holds whatever else they know or learn later, for what is published here; every "
-        "other result from the same records adds to it."
-    )
-    yield (
-        "What is true of people in general is not hidden, and may be used to guess about a person "
-        "who was never among the records."
-    )
-
-
-def _meaning(solution: Any, what: Description, spent: float, warning: str) -> str:
-    factor = f"e^{ceil(spent)}" if spent > math.log(_LARGE) else ceil(math.exp(spent))
-    changed = _WITHOUT[solution.event.relation].format(unit=what.unit)
-    assumed = "If the noise could be relied on: had" if warning else "Had"
-    return (
-        f"{changed.replace('Had', assumed, 1)}, the probability of any outcome of this training "
-        f"would be at most {factor} times what it is, plus {ceil(what.delta)}, and the other way "
-        "round."
     )
 
 
@@ -258,7 +192,7 @@ def certificate_fields(certificate: Any) -> dict[str, Any] | None:
     }
 
 
-def fields(facts: Facts) -> dict[str, Any]:
+def fields(facts: Facts, sections: Sequence[Any] = ()) -> dict[str, Any]:
     """Returns what there is to say as numbers, words and lists; None for what is not known."""
     named = facts.description._asdict()
     certificate = facts.certificate
@@ -284,6 +218,7 @@ def fields(facts: Facts) -> dict[str, Any]:
         "coefficients": _coefficients(facts),
         "history": {name: values.tolist() for name, values in facts.history.items()},
         "guarantee": facts.guarantee,
+        "sections": {one.heading: [*one.text, *one.items, *one.rows] for one in sections},
     }
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jinja2
-import numpy as np
 from markupsafe import Markup, escape
 
 from dpjax.display.cards import printable
@@ -45,6 +44,7 @@ class Section(NamedTuple):
       rows: their cells, first that of the row's name.
       pictures: below the table.
       items: a list, above it.
+      code: texts that are kept as they are, at the end.
     """
 
     heading: str
@@ -53,6 +53,7 @@ class Section(NamedTuple):
     rows: Sequence[Sequence[str]] = ()
     pictures: Sequence[Picture] = ()
     items: Sequence[str] = ()
+    code: Sequence[str] = ()
 
 
 def page(template: str, kind: str, title: str, banners: Iterable[str] = (), **values: Any) -> str:
@@ -99,7 +100,5 @@ def _opened(template: str) -> jinja2.Template:
         autoescape=True,
         breakable=breakable,
         digits=lambda value, digits: f"{value:.{digits}g}",
-        number=lambda value: f"{value:.6g}" if np.isfinite(value) else "not finite",
-        plain=lambda value: f"{value:.10g}" if isinstance(value, float) else str(value),
         thousands="{:,}".format,
     )

@@ -1,223 +1,167 @@
-"""What a data protection officer asks of a trained model, and the section that answers it."""
+"""What a report says, as sections: the answers to what a data protection officer asks first."""
 
-import hashlib
 import json
 import math
-from collections.abc import Iterator
+import pathlib
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dpjax._program import sha256
 from dpjax.accounting import Release
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaled import fields_of
-from dpjax.display.cards import ceil
-from dpjax.reporting.facts import Facts
+from dpjax.display.cards import ceil, floor, printable
+from dpjax.reporting.facts import ITERATES, Facts
 from dpjax.reporting.frame import Section
-
-QUESTIONS = {
-    "Who made this, when and with what, and whom do I ask?": "Who made this, and when",
-    "What is it for?": "What it is for",
-    "Whose data, which columns, and which were left out?": "What was declared of the data",
-    "Who is protected: a record, or a person with all records?": "Who is protected",
-    "What can an attacker learn of one person?": "What an attacker can learn",
-    "How were epsilon and delta chosen?": "How epsilon and delta were chosen",
-    "How much of the budget is left?": "What is left of the budget",
-    "What does the guarantee not cover?": "What is not covered",
-    "Who can repeat or check it?": "Who can repeat or check this",
-    "What has to be kept, and what deleted?": "What to keep, and what to delete",
-    "What is published?": "What was released",
-    "Which guarantee is it, and what does it rest on?": "The guarantee in full",
-}
-"""Question of an officer -> heading that answers it; the last stands at the end of the page."""
-_UNKNOWN = "not stated"
+from dpjax.results.guarantee import COLUMNS, open_template
 
 
-def sections(facts: Facts) -> Iterator[Section]:
-    """Yields the answers but the last, in the order of ``QUESTIONS``.
+def sections(facts: Facts, model: str, exact: Mapping[str, float] | None = None) -> list[Section]:
+    """Returns what there is to say, but for what the model's own pictures show.
 
-    Privacy: released and public values only.
+    Privacy: released and public values only, but for ``exact``.
     """
     what, data = facts.description, facts.preprocessing
-    heads = iter(QUESTIONS.values())
-    rows = [("made by", what.author or _UNKNOWN), ("model saved", what.date or _UNKNOWN)]
-    rows += [("algorithm", what.algorithm), ("objective", what.objective)]
-    rows += [("penalty", what.penalty or _UNKNOWN), ("clip norms", what.clip_norms or _UNKNOWN)]
-    yield Section(next(heads), rows=rows)
-    yield Section(
-        next(heads),
-        [
-            "This program does not know. Purpose, legal basis and for how long the model is used "
-            "have to be added by whoever publishes this page."
-        ],
+    text = _TEMPLATE.render(
+        facts=facts,
+        exact=exact,
+        # Of declared values: that of a table would be a function of its records without noise.
+        fingerprint=sha256(json.dumps(fields_of(data), sort_keys=True)),
+        iterates=ITERATES,
+        is_default=math.isclose(what.delta * what.records, 0.1),
     )
-    yield _declared(next(heads), data)
-    several = "If a person may have several, each is protected by itself, not the person. "
-    if data is not None and data.max_records is not None:
-        several = f"The first {data.max_records:,} records of each count; others were left out. "
-    yield Section(
-        next(heads),
-        [
-            f"One {what.unit}. {several}For k of them together, such as a family, the guarantee is "
-            "weaker, by the rule that it states under Unit of privacy.",
-        ],
-    )
-    yield Section(
-        next(heads),
-        [
-            facts.meaning,
-            f"Whoever knows everything but this one {what.unit}, and makes the best use of all "
-            "that is published, finds at most the shares below. True less false positives are "
-            f"never more than {ceil(100 * facts.advantage, 3)} %, and of guesses between two "
-            f"cases as likely as not at most {ceil(50 * (1 + facts.advantage), 3)} % are right. "
-            "The bounds follow from epsilon at several values of delta, whatever the attacker "
-            "knows or computes.",
-        ],
-        ("false positives", "true positives at most"),
-        [(f"{100 * at:.3g} %", f"{ceil(100 * most, 3)} %") for at, most in facts.found.items()],
-    )
-    expected = what.delta * what.records
-    default = ", the default of dpjax: 1/(10 n)" if math.isclose(expected, 0.1) else ""
-    yield Section(
-        next(heads),
-        [
-            f"Epsilon {ceil(facts.epsilon)} and delta {ceil(what.delta)}{default} were declared "
-            "before the training. Why they suffice is for whoever publishes the page to say.",
-            f"Delta times the {what.records:,} declared records is {ceil(expected)}. To publish "
-            "each in full with probability delta, that many on average, would meet the same "
-            "delta with epsilon 0, so it should be well below 1.",
-        ],
-    )
-    told = (
-        "What the ledger of these records said when this page was written. A training is booked "
-        "before it begins, so that one that failed is spent."
-        if facts.budget
-        else "No ledger was named, so this page cannot say what else was released from the same "
-        "records. All of it adds up; dpjax ledger and --ledger keep the account."
-    )
-    yield Section(next(heads), [told], rows=facts.budget)
-    yield Section(
-        next(heads),
-        items=[
-            "Other trainings, counts or pictures from the same data: their guarantees must be "
-            "composed with this one.",
-            "A choice of settings, columns, bounds or levels that was made with a look at the "
-            "records.",
-            "Predictions for records that the model was trained on: they are computed from the "
-            "features of those records.",
-            "What follows about a person from what holds of people: a model may learn that smokers "
-            "fall ill, and would have learned it without any one of them.",
-        ],
-    )
-    yield Section(
-        next(heads),
-        items=[
-            "Nobody can draw the same noise again: its key is random, and neither in the model nor "
-            "on this page. Whoever holds the records can train anew, which spends more.",
-            "Anybody can recount epsilon from the releases in the model's file, by dpjax show, "
-            "and attack the program by dpjax audit; the guarantee rests on proofs.",
-        ],
-    )
-    yield Section(
-        next(heads),
-        items=[
-            "Delete the checkpoint once the run has ended, or keep it as secret as the records: it "
-            "holds the key, by which the noise can be subtracted. So do rows that were scaled and "
-            "written: they are the records.",
-            "Keep the ledger as long as the records: nothing else knows what was spent.",
-            "What is published cannot be called back, also not for a person who withdraws later; "
-            "the guarantee bounds what it tells of that person, for good.",
-            "No hash of the table is on this page: it would let whoever has a copy, or a guess, of "
-            "the records confirm them. Note it where the records are.",
-        ],
-    )
-    yield _released(next(heads), facts)
+    tables = {
+        "numbers": list(_numbers(facts)),
+        "exact": [(name, f"{value:.6g}") for name, value in (exact or {}).items()],
+        "declared": [] if data is None else list(_declared(data)),
+        "found": [(f"{100 * x:.3g} %", f"{ceil(100 * y, 3)} %") for x, y in facts.found.items()],
+        "budget": facts.budget,
+        "released": [row for each in facts.releases for row in map(_released, each.parts())],
+    }
+    command = ["dpjax", "predict", model, "new.csv", "--out", "predictions.csv"]
+    rows = "rows" if data is None else "'new.csv'"
+    kept = {
+        "coefficients": repr(facts.coefficients),
+        "command": shlex.join(command),
+        "python": f"dpjax.load({model!r}).predict({rows})",
+        "guarantee": _unfilled(facts.guarantee),
+    }
+    found: list[dict[str, Any]] = []
+    for words in re.split(r"\n\s*\n|\n(?=(?:##|-|\||>) )|(?<=\n)(?=## )", text.strip()):
+        kind, _, rest = words.partition(" ")
+        heading, _, first = rest.partition("\n") if kind == "##" else ("", "", words)
+        if heading:
+            found.append({"heading": heading, "text": [], "items": [], "code": []})
+        if kind == "|":
+            name, _, heads = rest.partition(": ")
+            found[-1] |= {"head": heads.split(", ") if heads else (), "rows": tables[name]}
+        elif kind == ">":
+            found[-1]["code"].append(kept[rest.strip()])
+        elif words := one_line(rest if kind == "-" else first):
+            found[-1]["items" if kind == "-" else "text"].append(words)
+    return [Section(**one) for one in found]
 
 
-def _declared(heading: str, data: Preprocessing | None) -> Section:
-    told = "Public knowledge that the training was told; none of it was read off the records."
-    if data is None or not data.columns:
-        return Section(heading, [told, "Arrays have no columns that could be named."])
-    rows = []
+def _numbers(facts: Facts) -> Iterator[tuple[str, str]]:
+    what = facts.description
+    yield "epsilon", ceil(facts.epsilon)
+    yield "delta", ceil(what.delta)
+    yield "protected", f"one {what.unit}"
+    yield "records declared", f"{what.records:,}"
+    yield "made by", what.author or "not stated"
+    yield "model saved on", what.date or "not stated"
+    for name in ("algorithm", "objective", "penalty", "clip_norms"):
+        yield name.replace("_", " "), getattr(what, name) or "not stated"
+    yield "steps", f"{facts.steps:,} of {what.steps:,}"
+    if facts.status is not None:
+        yield "status", facts.status.message.rstrip(".")
+    yield "parameters", f"{facts.parameters:,}"
+    for line in facts.answer_lines:
+        name, _, value = line.partition(": ")
+        yield name, value
+
+
+def _declared(data: Preprocessing) -> Iterator[tuple[str, str]]:
     label = data.label or "label"
     if data.classes is not None:
-        rows.append((label, f"the label: one of {_listed(data.classes)}"))
+        yield label, f"the label, one of {_listed(data.classes)}"
     if data.label_bounds is not None:
-        rows.append((label, f"the label: a number from {_spread(data.label_bounds)}"))
+        yield label, f"the label, from {_spread(data.label_bounds)}"
     for column in data.encoders:
         of = column.declaration()
-        words = [
+        words = (
             f"from {_spread(of['bounds'])}" if "bounds" in of else "",
             f"in order {_listed(of['order'])}" if "order" in of else "",
             f"one of {_listed(of['levels'])}" if "levels" in of else "",
             "any other level counts as other" if of.get("other") else "",
             f"an empty cell counts as {_plain(of['missing'])}" if "missing" in of else "",
-        ]
-        rows.append((column.name, "; ".join(filter(None, words)) or "used unchanged"))
-    if data.intercept:
-        rows.append(("intercept", "a feature that is 1 in every record"))
-    if data.unit is not None:
-        rows.append((data.unit, "says whose a record is; not used otherwise"))
-    if data.ignored:
-        rows.append(("not used", _listed(data.ignored)))
-    return Section(heading, [told, f"Fingerprint (SHA-256): {fingerprint(data)}"], (), rows)
-
-
-def fingerprint(data: Preprocessing) -> str:
-    """Returns the SHA-256 of what was declared, which two pages of one declaration share.
-
-    Privacy: of declared values. That of a table would be a function of its records without noise.
-    """
-    return hashlib.sha256(json.dumps(fields_of(data), sort_keys=True).encode()).hexdigest()
-
-
-def _released(heading: str, facts: Facts) -> Section:
-    text = [
-        "The training saw the records only through these answers, each with random noise. The "
-        "sensitivity is the most by which one record can move an answer, or, where records are "
-        "drawn, the most that a drawn one adds; the noise multiplier is the noise over it."
-    ]
-    if facts.answers:
-        text.append(
-            "Intervals beside an accuracy or a count are about the noise alone: each holds the "
-            "exact number of these records with probability 95 %."
         )
-    for search in facts.releases:
-        if search.mechanism == "search":
-            text.append(_searched(search))
-    head = "answer", "times", "records", "sensitivity", "multiplier", "standard deviation of noise"
-    rows = []
-    for part in (part for release in facts.releases for part in release.parts()):
-        noises = [f"{name}: {std:.4g}" for name, std in part.components] or [f"{part.stddev:.4g}"]
-        name, drawn = part.name.replace("_", " "), _records(part)
-        numbers = ceil(part.sensitivity), f"{part.noise_multiplier:.5g}"
-        rows.append((name, f"{part.count:,}", drawn, *numbers, ", ".join(noises)))
-    return Section(heading, text, head, rows)
+        yield column.name, "; ".join(filter(None, words)) or "used unchanged"
+    if data.intercept:
+        yield "intercept", "a feature that is 1 in every record"
+    if data.unit is not None:
+        yield data.unit, "says whose a record is; not used otherwise"
+    if data.ignored:
+        yield "not used", _listed(data.ignored)
 
 
-def _searched(search: Any) -> str:
-    other = " Other settings have other noise." if len(search.trainings) > 1 else ""
-    return (
-        f"The settings were chosen by a private random search over {search.settings:,}: this "
-        f"training had the largest score of K, a random number with mean "
-        f"{search.number.expected:.4g} and at most {search.cap:,}. K and the other trainings are "
-        f"secret. Listed are the answers of one training.{other}"
-    )
+def _released(part: Release) -> tuple[str, ...]:
+    records = "each in at most one answer" if part.ends_early else "all"
+    if part.sampling == "without_replacement":
+        records = f"a random {part.max_batch_size:,}"  # pyright: ignore[reportAttributeAccessIssue]
+    elif part.is_subsampled:
+        records = f"each with probability {part.sampling_probability:.4g}"
+    noises = [f"{name}: {std:.4g}" for name, std in part.components] or [f"{part.stddev:.4g}"]
+    numbers = ceil(part.sensitivity), f"{part.noise_multiplier:.5g}"
+    return part.name.replace("_", " "), f"{part.count:,}", records, *numbers, ", ".join(noises)
 
 
-def _records(release: Release) -> str:
-    if release.sampling == "without_replacement":
-        return f"a random {release.max_batch_size:,}"
-    if release.is_subsampled:
-        return f"each with probability {release.sampling_probability:.4g}"
-    return "each in at most one answer" if release.ends_early else "all"
+def _unfilled(text: str) -> str:
+    r"""Returns sentences that were filled to 100 columns as one line each, for any screen.
+
+    >>> _unfilled("x" * 99 + "\nmore\nNext.") == "x" * 99 + " more\nNext."
+    True
+    >>> _unfilled("Released:\n  - one,\n    with its noise\n  - two")
+    'Released:\n  - one, with its noise\n  - two'
+    """
+    # A line that ends because the next word did not fit is one sentence with the next line.
+    lines, before = [""], ""
+    for line in text.splitlines():
+        word = line.partition(" ")[0]
+        full = len(before) <= COLUMNS < len(before) + 1 + len(word)
+        if line.startswith("    ") or (full and word and not before.startswith(" ")):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+        before = line
+    return "\n".join(lines[1:])
 
 
-def _listed(words: Any) -> str:
+def one_line(text: Any) -> Any:
+    """Returns text in one line, so that no value begins a paragraph, a table or a heading."""
+    # A model may come from anybody, and a name in it hold what changes a terminal.
+    return " ".join(printable(text).split()) if isinstance(text, str) else text
+
+
+def _listed(words: Sequence[Any]) -> str:
     return ", ".join(map(str, words))
 
 
-def _spread(pair: Any) -> str:
+def _spread(pair: Sequence[Any]) -> str:
     return " to ".join(map(_plain, pair))
 
 
 def _plain(value: Any) -> str:
     return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
+_TEMPLATE = open_template(
+    pathlib.Path(__file__).with_name("report.txt"),
+    finalize=one_line,
+    autoescape=False,  # text, which a page escapes
+    digits=lambda value, digits: f"{value:.{digits}g}",
+    thousands="{:,}".format,
+    floor=floor,
+)

@@ -3,20 +3,17 @@
 import os
 import pathlib
 import re
-import shlex
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
 from dpjax import _durable, plotting
-from dpjax.display.cards import ceil, printable
+from dpjax.display.cards import printable
 from dpjax.reporting import frame, officer, pictures
 from dpjax.reporting.facts import Facts, Place, facts_of, fields, to_json
 from dpjax.results import Coefficients
-from dpjax.results.guarantee import COLUMNS, open_template
 
 _EXACT = (
     "NOT FOR RELEASE: this page holds exact values of the data, which no guarantee covers. Write a "
@@ -41,13 +38,16 @@ _CURVES = (
         True,
         {"step_norm": "step", "radius": "trust radius"},
     ),
-    (
-        "Multiplier of the trust region",
-        "0 where the step stays inside the radius.",
-        False,
-        {"multiplier": "multiplier"},
-    ),
 )
+
+
+def _escaped(text: str) -> str:
+    r"""Returns text in which nothing is markup of Markdown.
+
+    >>> print(_escaped("a|b <i>\n"))
+    a\|b \<i\>
+    """
+    return re.sub(r"([\\`*_{}\[\]<>|#~&])", r"\\\1", officer.one_line(text))
 
 
 def report(
@@ -101,18 +101,16 @@ def report(
     target = check_path(path)
     facts = facts_of(solution, author, ledger)
     shown = {} if exact is None else {name: v for name, v in exact.items() if v is not None}
-    values = {
-        "title": title or facts.title,
-        "banners": [words for words in (facts.warning, _EXACT * bool(shown)) if words],
-        "facts": facts,
-        "numbers": list(_numbers(facts)),
-        "answers": [*officer.sections(facts)],
-        "more": sections,
-        "guarantee": _unfilled(facts.guarantee),
-    }
-    write = {".html": _page, ".md": _card, ".json": _fields}[target.suffix.lower()]
+    banners = [words for words in (facts.warning, _EXACT * bool(shown)) if words]
+    held = [*officer.sections(facts, model, shown), *sections]
+    if target.suffix.lower() == ".html":
+        text = _page(facts, title or facts.title, banners, held)
+    elif target.suffix.lower() == ".md":
+        text = card(title or facts.title, banners, held)
+    else:
+        text = to_json({"title": title or facts.title, **fields(facts, held)})
     with _durable.replacing(target) as file:
-        file.write(write(values, shown, model).encode())
+        file.write(text.encode())
 
 
 def check_path(path: str | os.PathLike) -> pathlib.Path:
@@ -123,72 +121,45 @@ def check_path(path: str | os.PathLike) -> pathlib.Path:
     return target
 
 
-def _page(values: dict[str, Any], exact: dict[str, float], model: str) -> str:
-    facts: Facts = values["facts"]
+def _page(facts: Facts, title: str, banners: list[str], sections: Sequence[frame.Section]) -> str:
     pictured = plotting.is_available()
     held = facts.coefficients
     rows, scale = ([], "") if held is None else _coefficients(held, pictured)
-    command = ["dpjax", "predict", model, "new.csv", "--out", "predictions.csv"]
+    shown = []
+    for one in sections:
+        # Its own table and pictures are in place of the text.
+        shown.append(one._replace(code=()) if one.heading == "Coefficients" else one)
+        shown += _history(facts, pictured) if one.heading == "Coefficients" else ()
     return frame.page(
         "report.html",
         "Privacy report",
-        model=model,
-        exact=exact,
+        title,
+        banners,
+        sections=shown,
         held=held,
         coefficients=rows,
         scale=scale,
         pictured=pictured,
-        sections=[*_history(facts, pictured), *values["more"]],
-        command=shlex.join(command),
-        **values,
     )
 
 
-def _card(values: dict[str, Any], exact: dict[str, float], model: str) -> str:
-    rows = [(name, f"{value:.6g}") for name, value in exact.items()]
-    unsafe = [frame.Section("Exact values: NOT PRIVATE", rows=rows)] * bool(exact)
-    coefficients = values["facts"].coefficients
-    return _CARD.render(
-        values,
-        sections=[*values["answers"], *values["more"], *unsafe],
-        # Blocks of code, in which nothing is markup.
-        coefficients=Markup(textwrap.indent(printable(repr(coefficients)), "    ")),
-        guarantee=Markup(textwrap.indent(printable(values["guarantee"]), "    ")),
-    )
-
-
-def _fields(values: dict[str, Any], exact: dict[str, float], model: str) -> str:
-    more = [one._asdict() | {"pictures": ()} for one in (*values["answers"], *values["more"])]
-    content = {"title": values["title"], **fields(values["facts"]), "sections": more, **exact}
-    return to_json(content)
-
-
-def _escaped(value: Any) -> Any:
-    r"""Returns text in which nothing is markup of Markdown.
-
-    >>> print(_escaped("a|b <i>\n"))
-    a\|b \<i\>
-    """
-    if type(value) is not str:
-        return value
-    return re.sub(r"([\\`*_{}\[\]<>|#~&])", r"\\\1", " ".join(printable(value).split()))
-
-
-def _numbers(facts: Facts) -> Iterator[tuple[str, str]]:
-    what = facts.description
-    yield "epsilon", ceil(facts.epsilon)
-    yield "delta", ceil(what.delta)
-    yield "protected", f"one {what.unit}"
-    yield "records declared", f"{what.records:,}"
-    yield "algorithm", what.algorithm
-    yield "objective", what.objective
-    yield "steps", f"{facts.steps:,} of {what.steps:,}"
-    if facts.status is not None:
-        yield "status", facts.status.message.rstrip(".")
-    yield "parameters", f"{facts.parameters:,}"
-    for line in facts.answer_lines:
-        name, _, value = line.partition(": ")
-        yield name, value
+def card(
+    title: str,
+    banners: Sequence[str],
+    sections: Sequence[frame.Section],
+    escape: Callable[[str], str] = _escaped,
+) -> str:
+    """Returns a model card in Markdown, without pictures."""
+    lines = [f"# {escape(title)}", *(escape(words) for words in banners)]
+    for one in sections:
+        lines += [f"## {escape(one.heading)}", *map(escape, one.text)]
+        lines.append("\n".join(f"- {escape(words)}" for words in one.items))
+        width = len(one.rows[0]) if one.rows else 0
+        table = [one.head or ("",) * width, ("-",) * width, *one.rows] if width else []
+        lines.append("\n".join(f"| {' | '.join(map(escape, row))} |" for row in table))
+        # A block of code, in which nothing is markup.
+        lines += [textwrap.indent(printable(text), "    ") for text in one.code]
+    return "\n\n".join(filter(None, lines)) + "\n"
 
 
 def _coefficients(held: Coefficients, pictured: bool) -> tuple[list[dict[str, Any]], str]:
@@ -233,31 +204,3 @@ def _curves(facts: Facts) -> Iterator[frame.Picture]:
             keys.append(("level", f"certified bound at the end: {level:.4g}"))
         if svg := pictures.curves(values, logarithmic, level):
             yield frame.Picture(title, note, svg, keys)
-
-
-def _unfilled(text: str) -> str:
-    r"""Returns sentences that were filled to 100 columns as one line each, for any screen.
-
-    >>> _unfilled("x" * 99 + "\nmore\nNext.") == "x" * 99 + " more\nNext."
-    True
-    >>> _unfilled("Released:\n  - one,\n    with its noise\n  - two")
-    'Released:\n  - one, with its noise\n  - two'
-    """
-    # A line that ends because the next word did not fit is one sentence with the next line.
-    lines, before = [""], ""
-    for line in text.splitlines():
-        word = line.partition(" ")[0]
-        full = len(before) <= COLUMNS < len(before) + 1 + len(word)
-        if line.startswith("    ") or (full and word and not before.startswith(" ")):
-            lines[-1] += f" {line.strip()}"
-        else:
-            lines.append(line)
-        before = line
-    return "\n".join(lines[1:])
-
-
-_CARD = open_template(
-    pathlib.Path(__file__).with_name("card.txt"),
-    finalize=_escaped,
-    autoescape=False,  # Markdown, whose own markup is escaped
-)
