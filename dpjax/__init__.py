@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # each under its own name again, by which type checkers know 
     from dpjax import plotting as plotting
     from dpjax import reporting as reporting
     from dpjax import sampling as sampling
+    from dpjax import statistics as statistics
     from dpjax import training as training
     from dpjax import transforms as transforms
     from dpjax import tuning as tuning
@@ -83,7 +84,7 @@ if TYPE_CHECKING:  # each under its own name again, by which type checkers know 
 _ROOMS = (
     "accounting algorithms auditing comparison datasets derivatives diagnostics distributed "
     "estimators linalg mechanisms models objectives oracles plotting reporting sampling "
-    "training transforms tuning"
+    "statistics training transforms tuning"
 )
 _NAMES = {
     "_typing": "pytree_dataclass static",

@@ -39,11 +39,12 @@ In a history ``gradient_norm`` includes the regularizer, and ``data_gradient_nor
 """
 
 from dpjax.algorithms.base import Algorithm, SingleQueryAlgorithm, Status, calibrated_query
-from dpjax.algorithms.certificate import Certificate, ErrorBars
+from dpjax.algorithms.certificate import Bars, Certificate, ErrorBars
 from dpjax.algorithms.descent import Descent, UpdateRule
 from dpjax.algorithms.ending import with_accuracy, with_count
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
+from dpjax.algorithms.inference import PopulationBars
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.newton import dp_newton
 from dpjax.algorithms.perturbed_descent import perturbed_gradient_descent
@@ -74,12 +75,14 @@ __all__ = [
     "ALL",
     "ONE_RELEASE",
     "Algorithm",
+    "Bars",
     "Certificate",
     "Descent",
     "Entry",
     "ErrorBars",
     "EscapeRule",
     "Example",
+    "PopulationBars",
     "Scenario",
     "SingleQueryAlgorithm",
     "Spider",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -102,8 +102,56 @@ TRAVELLED = 3.0
 of one that is noise alone about 1 in 50 is longer."""
 
 
+class Bars:
+    """What the error bars of a training share: a normal law with an estimate and a covariance.
+
+    Privacy: post-processing of released values.
+    """
+
+    kind: ClassVar[str]
+    """``"privacy"`` for the effect of noise alone, ``"population"`` for sampling and noise."""
+    about: ClassVar[str]
+    """What an interval is for, in words."""
+    estimate: Array
+    covariance: Array
+
+    @property
+    def stddev(self) -> np.ndarray:
+        """Standard deviation of each parameter, (p,) in float64; on the host."""
+        return deviations(self.covariance)
+
+    @property
+    def noise_stddev(self) -> np.ndarray:
+        """What privacy noise alone makes of it; also where no interval is given."""
+        return self.stddev
+
+    @property
+    def refusal(self) -> str | None:
+        """Why there are no intervals, or None if there are; on the host, of one training."""
+        raise NotImplementedError
+
+    def intervals(self, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """Returns lower and upper ends (p,), each of about this coverage by itself.
+
+        Where the approximation does not hold, a ``ValueError`` says why.
+
+        Privacy: post-processing.
+        """
+        if (why := self.refusal) is not None:
+            raise ValueError(f"no intervals for {self.about}: {why}.")
+        level = (1 + _validate.open_unit("confidence", confidence)) / 2
+        half = float(ndtri(level)) * self.stddev
+        centre = np.asarray(self.estimate, np.float64)
+        return centre - half, centre + half
+
+
+def deviations(covariance: Array) -> np.ndarray:
+    """Returns the square roots of the diagonal, in float64; on the host."""
+    return np.sqrt(np.diagonal(np.asarray(covariance, np.float64), axis1=-2, axis2=-1))
+
+
 @pytree_dataclass
-class ErrorBars:
+class ErrorBars(Bars):
     """A normal approximation to how privacy noise spread the parameters of one training.
 
     The last step asks gradient and Hessian at w, with noise z and E. With B = (Hessian + E) and H
@@ -128,6 +176,9 @@ class ErrorBars:
     Privacy: post-processing of released values.
     """
 
+    kind = "privacy"
+    about = "the effect of privacy noise"
+
     estimate: Array
     covariance: Array
     shift: Array
@@ -135,12 +186,6 @@ class ErrorBars:
     interior: Array
     definite: Array
     unclipped: Array
-
-    @property
-    def stddev(self) -> np.ndarray:
-        """Standard deviation of each parameter, (p,) in float64; on the host."""
-        covariance = np.asarray(self.covariance, np.float64)
-        return np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
 
     def mapped(self, matrix: np.ndarray, offset: np.ndarray) -> ErrorBars:
         """Returns those of ``matrix`` (k, p) times the parameters plus ``offset`` (k,), in float64.
@@ -161,7 +206,6 @@ class ErrorBars:
 
     @property
     def refusal(self) -> str | None:
-        """Why there are no intervals, or None if there are; on the host, of one training."""
         # A comparison with NaN is false, so that NaN is refused.
         travelled, shift = float(self.travelled), float(self.shift)
         conditions = {
@@ -178,21 +222,6 @@ class ErrorBars:
             "records": shift <= SHIFT,
         }
         return next((why for why, holds in conditions.items() if not bool(holds)), None)
-
-    def intervals(self, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
-        """Returns lower and upper ends (p,) for the parameters of a training without privacy.
-
-        Each coordinate's covers with this probability over the noise, about. Where the
-        approximation does not hold, a ``ValueError`` says why.
-
-        Privacy: post-processing.
-        """
-        if (why := self.refusal) is not None:
-            raise ValueError(f"no intervals for the effect of privacy noise: {why}.")
-        level = (1 + _validate.open_unit("confidence", confidence)) / 2
-        half = float(ndtri(level)) * self.stddev
-        centre = np.asarray(self.estimate, np.float64)
-        return centre - half, centre + half
 
 
 # By default accelerators multiply matrices in 8 to 11 bits: too few to invert B by.

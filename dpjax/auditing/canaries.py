@@ -66,9 +66,10 @@ def persons(pair: NeighbouringPair, max_records: int) -> NeighbouringPair:
     [1.0, 1.0, 1.0]
     """
 
-    def repeated(rows: Array) -> tuple[Array, Array]:
-        count = rows.shape[0]
-        return jnp.repeat(rows[:, None], max_records, 1), jnp.ones((count, max_records), bool)
+    def repeated(rows: PyTree) -> tuple[PyTree, Array]:
+        count = jax.tree.leaves(rows)[0].shape[0]
+        held = jax.tree.map(lambda leaf: jnp.repeat(leaf[:, None], max_records, 1), rows)
+        return held, jnp.ones((count, max_records), bool)
 
     return NeighbouringPair(repeated(pair.without), repeated(pair.canary), pair.relation)
 

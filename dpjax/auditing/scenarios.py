@@ -21,6 +21,7 @@ from dpjax.accounting import (
     gumbel_multiplier,
 )
 from dpjax.algorithms import ALL, Entry, Scenario, dp_gradient_descent, with_accuracy, with_count
+from dpjax.algorithms.histogram import histograms
 from dpjax.auditing import canaries, games
 from dpjax.auditing.canaries import NeighbouringPair
 from dpjax.auditing.claims import Claim
@@ -138,10 +139,32 @@ def sampled_derivative(kind: type[Query], **settings: Any) -> Game:
     return games.single_answer(query, canaries.records(null=9), 3)
 
 
-def fraction(kind: type[AccuracyQuery | CountQuery]) -> Game:
+def fraction(kind: type[AccuracyQuery | CountQuery], max_records: int = 1) -> Game:
     """Returns the attack on one noisy accuracy or count, to which only the canary contributes."""
-    query = kind(setting=Setting(canaries.LOSSES["slope"], 2, "zero_out"), noise_multiplier=1.2)
-    return games.single_answer(query, canaries.nulled(), 1)
+    loss, pair = canaries.LOSSES["slope"], canaries.nulled()
+    if max_records > 1:
+        loss, pair = loss.of_units(), canaries.persons(pair, max_records)
+    query = kind(setting=Setting(loss, 2, "zero_out"), noise_multiplier=1.2)
+    return games.single_answer(query, pair, 1)
+
+
+def histogram(max_records: int = 1) -> Game:
+    """Returns the attack on a first look: the canary has a place in each column, or in none.
+
+    With ``max_records`` above 1 it is a person, all of whose records lie in the same bins.
+    """
+    # Of a place that is no bin nothing is counted, as of a null record.
+    null, canary, y = [-1.0, -1.0, 0.0], [1.0, 0.0, 1.0], jnp.zeros(2)
+    pair = NeighbouringPair(
+        (jnp.array([null, null]), y), (jnp.array([canary, null]), y), "zero_out"
+    )
+    if max_records > 1:
+        present = jnp.ones((2, max_records), bool)
+        sides = jax.tree.map(lambda leaf: jnp.stack([leaf] * max_records, 1), pair[:2])
+        pair = pair._replace(without=(sides[0], present), canary=(sides[1], present))
+    budget = PrivacyBudget(4.0, DELTA, pair.relation)
+    algorithm = histograms((3, 2), budget, 2, (1.0,), of_units=max_records > 1)
+    return games.training(algorithm, pair)
 
 
 def selection() -> Game:

@@ -158,8 +158,8 @@ class Dates(Numeric):
         return to_days(cells)
 
     def declaration(self) -> dict[str, Any]:
-        missing = {} if self.missing is None else {"missing": _iso(self.missing)}
-        return {"bounds": [_iso(self.low), _iso(self.high)], **missing}
+        missing = {} if self.missing is None else {"missing": to_iso(self.missing)}
+        return {"bounds": [to_iso(self.low), to_iso(self.high)], **missing}
 
 
 class _OfLevels(Column):
@@ -336,7 +336,8 @@ def _undeclared(cells: np.ndarray, places: np.ndarray) -> collections.Counter[st
     return undeclared
 
 
-def _iso(days: float) -> str:
+def to_iso(days: float) -> str:
+    """Returns days since 1970-01-01 as a date."""
     # Without the time where it is midnight, as a person declares a date.
     if days == int(days):
         return (EPOCH + datetime.timedelta(days=int(days))).date().isoformat()

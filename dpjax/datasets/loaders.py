@@ -53,19 +53,11 @@ class Table(NamedTuple):
     schema: Schema
     unit: str = "row"
 
-    def dataset(self) -> Dataset:
-        """Returns the rows and labels for training, with one unit a row where there are units.
-
-        Raises:
-          ValueError: if classes or ``max_records`` are not declared, or records on disk are to be
-            grouped.
-
-        Privacy: row i depends on record i alone; a row that is a unit, on its records.
-        """
+    def check_declared(self) -> None:
+        """Raises for what ``check`` allows to be undeclared, and a training needs."""
         schema, source = self.schema, self.opened.source
-        label, scale = schema.label, schema.preprocessing
         # Left out by ``check_table`` where the classes are still to be declared.
-        label.check_stored(source)
+        schema.label.check_stored(source)
         for problem in undeclared_line_breaks(schema, source):
             raise ValueError(problem)
         if schema.unit is not None and self.opened.on_disk:
@@ -75,6 +67,19 @@ class Table(NamedTuple):
                 f"max_records must say how many records one {schema.unit} contributes at most, got "
                 "None: declare a number without looking at the data."
             )
+
+    def dataset(self) -> Dataset:
+        """Returns the rows and labels for training, with one unit a row where there are units.
+
+        Raises:
+          ValueError: if classes or ``max_records`` are not declared, or records on disk are to be
+            grouped.
+
+        Privacy: row i depends on record i alone; a row that is a unit, on its records.
+        """
+        self.check_declared()
+        schema, source = self.schema, self.opened.source
+        label, scale = schema.label, schema.preprocessing
         x: Any
         y: Any
         owners = None
@@ -182,11 +187,12 @@ def load(
     # Published data without ranges are taken as their publisher scaled them.
     unscaled = any(isinstance(column, Unscaled) for column in table.schema.columns)
     if unscaled and _is_user_table(name_or_path):
-        raise ValueError(_undeclared_bounds(table))
+        raise ValueError(undeclared_bounds(table))
     return table.dataset()
 
 
-def _undeclared_bounds(table: Table) -> str:
+def undeclared_bounds(table: Table) -> str:
+    """Returns what to do where no bounds are declared."""
     names = [column.name for column in table.schema.columns]
     named = ", ".join(f'"{name}": [low, high]' for name in names[:3])
     more = ", ..." if len(names) > 3 else ""

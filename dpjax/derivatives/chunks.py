@@ -148,12 +148,12 @@ def count_rows(
     mask: Bool[Array, " n"] | None,
     flags: Callable[[PyTree], Any],
 ) -> Float[Expansion, ""]:
-    """Returns for how many rows ``flags`` is True, shape (), exactly.
+    """Returns for how many rows ``flags`` is True, shape (), exactly; or their sum, up to rounding.
 
     Args:
       batch: pytree with one row a record.
       mask: (n,) bool; False rows are not counted.
-      flags: of some rows, bool (rows,), each of its own row alone.
+      flags: of some rows, bool or numbers from 0 to 1 (rows,), each of its own row alone.
 
     >>> float(count_rows(jnp.arange(5), None, lambda x: x > 2).leading)
     2.0
@@ -163,7 +163,7 @@ def count_rows(
     def contribution(chunk: Chunk) -> Array:
         rows, keep = chunk.stored(batch, mask)
         # 0 and 1 are multiples of the grid that a bound of 1 gives: nothing is rounded.
-        return flags(rows) & keep
+        return jnp.where(keep, flags(rows), 0)
 
     one = Summand((), jnp.dtype("float32"), bound=1.0)
     # A row is one flag here, so that only the rounding bound limits a chunk.

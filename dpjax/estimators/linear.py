@@ -66,8 +66,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
       tune: None to train with the settings given. Otherwise a private random search, see
         ``dpjax.tune``, within the same budget: True for the solver's default grid, or names and
         values, such as ``{"regularization": [1e-4, 1e-3], "radius": [3, 12]}``, of
-        ``regularization`` and of options of the solver. Not with ``groups``. A ledger then needs a
-        Renyi order.
+        ``regularization`` and of options of the solver. A ledger then needs a Renyi order.
 
     Attributes:
       coef_: weights (1, p) for features in their own units; (K, p) of K > 2 classes.

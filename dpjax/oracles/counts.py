@@ -32,27 +32,27 @@ class _Fraction(Query):
     # Rounding can flip a score near 0, and with it a whole count. In a clipped sum the same
     # rounding is small and charged.
     _jumps = True
+    # How far a record moves the sum; also where it is replaced, as none counts less than 0.
+    _moved = 1.0
 
     def bound(self, params: Params | None = None, **public: Any) -> float:
         return 1.0
 
     @property
     def sensitivity(self) -> float:
-        return 1.0 / self.data_size  # also where a record is replaced: none counts less than 0
+        return self._moved / self.data_size
 
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the number of records that have the property, (). NOT PRIVATE."""
-        if isinstance(records, units.PreparedUnits):  # of which a count alone is asked
-            return (units.count_units(records),)
-        linear = self.objective.linear
-        have = functools.partial(self._have, params)
+        linear, have = self.objective.linear, functools.partial(self._have, params)
+        if isinstance(records, units.PreparedUnits):
+            return (self._of_units(records, have),)
         if linear is None:
             return (count_rows(records, mask, have),)
         return (sums.count(prepared(linear, records, mask), have),)
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        # On the count, whose sensitivity is 1.
-        return (self.noise_multiplier,)
+        return (self.noise_multiplier * self._moved,)  # on the sum
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Array:
         return noisy[0] / self.data_size
@@ -63,6 +63,9 @@ class _Fraction(Query):
     def _have(self, params: Params, rows: Any) -> Array:
         raise NotImplementedError
 
+    def _of_units(self, records: units.PreparedUnits, have: Any) -> Any:
+        return units.count_units(records)
+
 
 @pytree_dataclass(kw_only=True)
 class AccuracyQuery(_Fraction):
@@ -70,7 +73,8 @@ class AccuracyQuery(_Fraction):
 
     A record counts 1 if the score of its features has the sign of its label, or of several scores
     the largest is that of its class, and else 0: also at a score of 0, and for a null record, with
-    a feature that is not finite or an impossible label.
+    a feature that is not finite or an impossible label. A unit counts as the mean of those of its
+    records that are not null.
 
     Args:
       setting: whose objective predicts labels, of all records; the relation is
@@ -80,9 +84,10 @@ class AccuracyQuery(_Fraction):
     Raises:
       ValueError: for another relation, or an objective that predicts no label.
 
-    Privacy: the Gaussian mechanism. A record counts 0 or 1 whatever it holds, so one that is
-      nulled or replaced moves the count by 1 at most. Counts are added exactly: nothing is lost to
-      rounding. The score of a record is computed from that record and its place alone.
+    Privacy: the Gaussian mechanism. A record counts 0 or 1 whatever it holds, and a unit, as a mean
+      of such, from 0 to 1 however many records it has; so one that is nulled or replaced moves the
+      sum by 1 at most. Counts are added exactly; the rounding of units' quotients is charged. The
+      score of a record is computed from that record and its place alone.
     """
 
     name = "accuracy"
@@ -95,13 +100,20 @@ class AccuracyQuery(_Fraction):
                 "shifts others, and a score near 0 may then round to the other sign. Declare "
                 "'zero_out' or 'replace_one'."
             )
-        if isinstance(self.objective.loss, UnitLoss):
-            raise ValueError(
-                "accuracy is defined for single records, and not released for units: estimate it "
-                "on public records."
-            )
         if not self.objective.predicts:
             raise ValueError(f"{self.objective.name} predicts no label, so it has no accuracy.")
+
+    @property
+    def quantity(self) -> Quantity:
+        return Quantity("mean_fraction" if self._grouped else "fraction")
+
+    @property
+    def _grouped(self) -> bool:
+        return isinstance(self.objective.loss, UnitLoss)
+
+    @property
+    def _moved(self) -> float:
+        return 1.0 + (self.rounding_error if self._grouped else 0.0)
 
     def check_examples(self, examples: PyTree, params: Params) -> None:
         """Raises unless the examples are rows with labels, which the model scores one by one.
@@ -120,11 +132,24 @@ class AccuracyQuery(_Fraction):
                 f"the model of {self.objective.name} does not score rows of these x: {error}"
             ) from error
 
+    def _of_units(self, records: units.PreparedUnits, have: Any) -> Any:
+        return units.count_units(records, have)
+
     def _have(self, params: Params, rows: Any) -> Array:
-        if (linear := self.objective.linear) is not None:
-            if not isinstance(rows, PreparedLinear):
-                rows = prepare(rows, labels=linear.labels)
-            return sums.are_correct(linear, rows, params)
+        if not self._grouped or isinstance(rows, PreparedLinear):
+            return self._are_right(params, rows)
+        (x, y), present = rows
+        right = self._are_right(params, (x.reshape(-1, *x.shape[2:]), y.ravel()))
+        kind: Any = self.objective.label_kind
+        valid = present & kind.accepts(y) & jnp.isfinite(x).all(axis=2)
+        return units.share(valid & right.reshape(valid.shape), valid, axis=1)
+
+    def _are_right(self, params: Params, rows: Any) -> Array:
+        if (linear := self.objective.of_scores) is not None:
+            if isinstance(rows, PreparedLinear):
+                return sums.are_correct(linear, rows, params)
+            prepared = prepare(rows, labels=linear.labels)
+            return sums.are_correct(linear, prepared, params).ravel()[: len(rows[1])]
         x, y = rows
         # A null record counts 0 whatever score the model gives it, as it adds nothing to any sum.
         valid = (jnp.abs(y) == 1) & jnp.isfinite(x).all(axis=1)

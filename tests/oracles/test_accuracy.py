@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 
 import jax
@@ -13,7 +14,7 @@ from scipy import stats
 import dpjax
 from dpjax.accounting import PrivacyBudget, epsilon
 from dpjax.cli import main
-from dpjax.oracles import AccuracyQuery, Setting, bind
+from dpjax.oracles import AccuracyQuery, GradientQuery, Setting, bind
 
 N, P = 300, 3
 LEVEL = 1e-6  # of a false alarm, in each statistical test here
@@ -103,18 +104,71 @@ def follows(draws, mean, stddev):
     return stats.kstest(z, "norm").pvalue > LEVEL and low < (z**2).mean() < high
 
 
+K = 3
+
+
+def persons():
+    """Each has up to K records; some have none that counts."""
+    random = np.random.default_rng(4)
+    x = random.normal(size=(N, K, P)).astype(np.float32)
+    y = np.where(x[..., 0] + 0.3 * random.normal(size=(N, K)) > 0, 1, -1).astype(np.float32)
+    present = random.random((N, K)) < 0.7
+    x[5, 0], x[6], y[7, 1], y[8] = np.nan, np.inf, 3, np.nan
+    return (x, y), present
+
+
+def share_of_each(objective, params, data):
+    (x, y), present = data
+    valid = present & np.isfinite(x).all(axis=2) & (np.abs(y) == 1)
+    found = objective.predict(params, np.where(np.isfinite(x), x, 0).reshape(-1, P))
+    right = valid & (np.asarray(found).reshape(N, K) == y)
+    return right.sum(axis=1) / np.maximum(valid.sum(axis=1), 1)
+
+
+def of_units(query, data, prepared=True):
+    first = GradientQuery(setting=query.setting, noise_multiplier=1.0, clip_norm=1.0)
+    data = jax.tree.map(jnp.asarray, data)
+    return bind(first, data) if prepared else data
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_person_counts_as_the_mean_of_their_records(name, prepared):
+    objective, data = LOSSES[name], persons()
+    params, query = params_of(objective), query_of(objective.of_units())
+    exact = share_of_each(objective, params, data).sum()
+    found = query.exact(of_units(query, data, prepared), params)[0].leading
+    assert float(found) == pytest.approx(exact, rel=1e-6) and 0.2 * N < exact < 0.8 * N
+
+
 @pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
-def test_the_noise_added_is_the_noise_accounted(relation):
+def test_a_person_moves_the_sum_by_one_at_most_however_many_records_are_theirs(relation):
+    query, params = query_of(LOGISTIC.of_units(), relation), params_of(LOGISTIC)
+    (x, y), present = persons()
+    sums = []
+    for own, label in itertools.product((x[0], 1e9 * x[0], np.full_like(x[0], np.nan)), (1, -1, 9)):
+        for held in (np.ones(K, bool), np.arange(K) == 0, np.zeros(K, bool)):
+            x[0], y[0], present[0] = own, label * np.sign(own @ params), held
+            total = query.exact(of_units(query, ((x, y), present)), params)[0]
+            sums.append(float(total.leading))
+    assert 1 - 1e-6 < max(sums) - min(sums) <= 1 + 1e-6  # float32 of a sum near N / 2
+    assert query.sensitivity == (1 + query.rounding_error) / N
+
+
+@pytest.mark.parametrize("relation", ["zero_out", "replace_one"])
+@pytest.mark.parametrize("units", [False, True])
+def test_the_noise_added_is_the_noise_accounted(relation, units):
     """Of 20,000 draws; noise wrong by 5 % is 14 standard errors away."""
-    query, params = query_of(LOGISTIC, relation), params_of(LOGISTIC)
-    data = bind(query, records())
+    objective = LOGISTIC.of_units() if units else LOGISTIC
+    query, params = query_of(objective, relation), params_of(LOGISTIC)
+    data = of_units(query, persons()) if units else bind(query, records())
     keys = jax.random.split(jax.random.key(2), 20_000)
     draws = jax.vmap(lambda key: query.answer(key, data, params))(keys)
     mean = float(query.exact(data, params)[0].leading) / N
     (release,) = query.event(1).releases
     assert release.noise_multiplier == 2.0 and release.sampling == "none"
     stddev = release.stddev
-    assert stddev == pytest.approx(2 / N) and dict(release.components)["accuracy"] == stddev
+    assert stddev == 2 * query.sensitivity and dict(release.components)["accuracy"] == stddev
     assert follows(draws, mean, stddev)
     assert not follows(draws, mean, 0.95 * stddev) and not follows(draws, mean, stddev / 0.95)
 
@@ -180,6 +234,22 @@ def test_the_training_is_the_one_it_would_be_and_the_estimate_is_near():
     narrow = batch.accuracy_interval(0.5)
     inside = int(((narrow[0] <= exact) & (exact <= narrow[1])).sum())
     assert stats.binomtest(inside, 400, 0.9).pvalue < LEVEL  # another level is noticed
+
+
+@pytest.mark.ci
+def test_a_search_and_an_estimate_are_of_persons():
+    (x, y), present = persons()
+    data = dpjax.Dataset(x, y, present=present, unit="patient")
+    make = functools.partial(
+        dpjax.dp_trust_region, LOGISTIC.of_units(), data_size=N, dimension=P, steps=4
+    )
+    loud = dataclasses.replace(BUDGET, epsilon=8.0)
+    solution = dpjax.run(dpjax.with_accuracy(make, loud, epsilon=4.0), data, seed=0)
+    exact = share_of_each(LOGISTIC, solution.params, ((x, y), present)).mean()
+    assert abs(float(solution.accuracy) - exact) < 0.05
+    assert "the mean over records of the fraction" in solution.guarantee()
+    tuned = dpjax.tune(make, {"radius": [1.0, 3.0]}, data, loud, seed=0, trials=2, cap=4)
+    assert abs(tuned.score - exact) < 0.2 and tuned.epsilon() <= 8
 
 
 @pytest.mark.parametrize(

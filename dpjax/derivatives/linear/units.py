@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -177,15 +178,30 @@ def prepare_units(
     return scaled_rows.stacked(count, at_once, some_blocks)
 
 
-def count_units(units: PreparedUnits) -> Float[Expansion, ""]:
-    """Returns how many units have a row that counts, (), exactly; a unit moves it by 1."""
+def count_units(
+    units: PreparedUnits, flags: Callable[[scaled_rows.PreparedLinear], Any] | None = None
+) -> Float[Expansion, ""]:
+    """Returns how many units have a row that counts, (), exactly; a unit moves it by 1.
+
+    With ``flags``, bool (blocks, rows), it adds up the share that they have in those rows instead.
+    """
 
     def contribution(chunk: Chunk) -> Array:
-        weight = chunk.of(units.weight)
-        return (weight.reshape(len(weight), units.rows, -1) > 0).any(axis=1).ravel()
+        z, r, v = units.of(chunk)
+        label = None if units.label is None else chunk.of(units.label)
+        counts = (v > 0).reshape(len(v), units.rows, -1)
+        if flags is None:
+            return counts.any(axis=1).ravel()
+        rows = flags(scaled_rows.PreparedLinear(z, r, 1, label)).reshape(counts.shape)
+        return share(rows & counts, counts, axis=1).ravel()
 
     one = Summand((), jnp.dtype("float32"), bound=1.0)
     return sum_chunks(len(units.weight), units.width, contribution, one)
+
+
+def share(some: Bool[Array, "..."], of: Bool[Array, "..."], axis: int) -> Float[Array, "..."]:
+    """Returns the share, from 0 to 1 and rounded once, that ``some`` is of ``of``; 0 of none."""
+    return some.sum(axis=axis) / jnp.maximum(of.sum(axis=axis), 1)
 
 
 def _diagonals(rows: int) -> list[int]:
