@@ -6,15 +6,17 @@ import html.parser
 import json
 import pathlib
 import re
+import tempfile
 import tomllib
 
 import jax
 import numpy as np
 import pytest
 from factories import FACTORIES, make
+from scipy import stats
 
 import dpjax
-from dpjax.accounting import Event, NumberOfTrials, SearchRelease
+from dpjax.accounting import Event, Ledger, NumberOfTrials, Release, SearchRelease
 from dpjax.algorithms import ErrorBars
 from dpjax.cli import main
 from dpjax.datasets import load
@@ -321,6 +323,79 @@ def test_the_wheel_has_every_template_and_table():
     data = [file for file in data if file.suffix not in (".py", ".pyc")]
     assert len(data) >= 7
     assert not [file for file in data if not any(map(file.match, patterns))]
+
+
+# What an officer asks
+
+DOCS = (pathlib.Path(dpjax.__file__).parents[1] / "docs" / "own-table.md").read_text()
+QUESTIONS = re.findall(r"^\| (.*\?) \| (.*) \|$", DOCS, re.MULTILINE)
+
+
+def test_every_question_of_the_docs_has_its_heading(solutions, tmp_path):
+    with Ledger.create(tmp_path / "ledger", dpjax.PrivacyBudget(9.0, 1e-3)) as ledger:
+        paths = [tmp_path / f"r.{ending}" for ending in ("html", "md", "json")]
+        for path in paths:
+            dpjax.report(solutions["two"], path, author="A. Meyer <i>", ledger=ledger)
+    assert len(QUESTIONS) == 12
+    html, card, content = (path.read_text() for path in paths)
+    for _, heading in QUESTIONS:
+        assert html.count(f"<h2>{heading}</h2>") == card.count(f"\n## {heading}\n") == 1
+        assert json.loads(content)["sections"][heading] is not None
+    for text in (html, card, content):
+        assert "Meyer" in text and "epsilon 9, delta 0.001" in text and "100 %" in text
+        assert "gradient 1, Hessian 0.3" in text and "k, rent" in text
+        assert not any(secret in text for secret in SECRETS)
+    assert "<i>" not in html.replace("a &amp; &lt;i&gt;", "") and "Meyer <i>" not in card
+
+
+def test_a_declaration_has_a_fingerprint_and_no_record_moves_it(solutions, tmp_path):
+    first = str(solutions["two"].preprocessing)
+    table(tmp_path)
+    other = (tmp_path / "t.csv").read_text().replace(SECRETS[1], "99.5")
+    (tmp_path / "t.csv").write_text(other)
+    assert str(trained(tmp_path / "t.csv", "two").preprocessing) == first
+    found = [page_of(solutions[name], tmp_path / name).text for name in made(tmp_path, LABELS)]
+    prints = [re.search(r"SHA-256\): (\w{64})", text)[1] for text in found]
+    assert len(set(prints)) == len(LABELS)
+
+
+def made(folder, names):
+    for name in names:
+        (folder / name).mkdir()
+    return names
+
+
+@pytest.mark.parametrize("mu", [0.1, 0.5, 1.0, 3.0])
+def test_an_attacker_finds_no_more_than_the_page_says_and_nearly_as_much(mu, solutions):
+    """Of one Gaussian answer the best test is known; half the noise finds more than is said."""
+    event = Event((Release("gradient", 1, noise_multiplier=1 / mu),), "zero_out")
+    dpjax.save(path := f"{tempfile.mkdtemp()}/model", solutions["two"])
+    facts = facts_of(dataclasses.replace(dpjax.load(path), event=event))
+    best = 2 * stats.norm.cdf(mu / 2) - 1
+    assert best <= facts.advantage <= 1.1 * best + 0.01
+    assert 2 * stats.norm.cdf(mu) - 1 > facts.advantage
+    for alarms, most in facts.found.items():
+        exact = stats.norm.sf(stats.norm.isf(alarms) - mu)
+        assert exact <= most <= 1.2 * exact + 0.01
+
+
+def test_who_is_protected_and_a_batch_or_another_object_is_refused(solutions, tmp_path):
+    rows = {"who": np.repeat(np.arange(60), 2), "x": np.arange(120) / 120, "y": [0, 1] * 60}
+    schema = {
+        "label": {"column": "y", "classes": [0, 1]},
+        "columns": {"x": {"bounds": [0, 1]}},
+        "unit": {"column": "who", "max_records": 3},
+    }
+    data = load(rows, schema=schema)
+    objective = dpjax.objectives.logistic_l2(1e-2).of_units()
+    budget = dpjax.PrivacyBudget(8.0, 1e-4)
+    sizes = {"data_size": data.size, "dimension": data.dimension, "steps": 2}
+    algorithm = dpjax.dp_gradient_descent(objective, budget, **sizes)
+    found = page_of(dpjax.solve(algorithm, data, key=dpjax.random_key()), tmp_path)
+    assert "One who with all its records. The first 3 records of each count" in found.text
+    assert "says whose a record is; not used otherwise" in found.text
+    with pytest.raises(ValueError, match="pass a Solution, what load, fit or tune returned"):
+        dpjax.report(algorithm, tmp_path / "r.html")
 
 
 # The command that prints
