@@ -15,7 +15,8 @@ from sklearn.utils import column_or_1d
 
 from dpjax import _validate
 from dpjax.datasets.cells import Kind, cells_of, check_unmasked, kind_of, may_be_numbers, to_numbers
-from dpjax.datasets.encoders import NumberLabel
+from dpjax.datasets.dataset import Preprocessing
+from dpjax.datasets.encoders import NumberLabel, Numeric
 from dpjax.datasets.labels import check_labels
 from dpjax.datasets.scaling import Ranges, finite_or_nan, linear_scale, normalise, read_ranges
 from dpjax.datasets.source import ROWS_AT_ONCE
@@ -219,6 +220,17 @@ class Scaling(NamedTuple):
         # The middle of a range is mapped to 0, and each half of it to 1.
         weights = weights * (2 * (1 / largest) / (high - low))
         return weights, intercept * (1 / largest) - float((low + high) / 2 @ weights)
+
+    def preprocessing(self, names: Sequence[str], **declared: Any) -> Preprocessing | None:
+        """Returns the mapping of columns of these names that gives the same rows; None by a norm.
+
+        ``declared`` are the classes or the bounds of the label.
+        """
+        if self.ranges is None:
+            return None
+        ends = zip(names, *(end.tolist() for end in self.ranges), strict=True)
+        columns = tuple(Numeric(*column) for column in ends)
+        return Preprocessing(columns, self.intercept, **declared)
 
     @property
     def _linear_scale(self) -> tuple[float, float | None]:

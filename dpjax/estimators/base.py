@@ -114,12 +114,18 @@ class PrivateEstimator(BaseEstimator):
         self._scaling = arrays.declare(
             bounds, self.data_norm, bool(self.fit_intercept), x.shape[1], self._linear
         )
+        names = getattr(self, "feature_names_in_", [f"x{at}" for at in range(x.shape[1])])
+        self._preprocessing = self._scaling.preprocessing([*names], **declared)
         unit = _validate.word("unit", self.unit)
         data = Dataset(self._scaling.rows(x), y, unit=unit, max_norm=1.0)
         data = self._grouped(data, groups)
         planned = self._configure(data.size, x.shape[1] + self._scaling.intercept)
         self.settings_: dict[str, Any] = {}
-        solution = self.solution_ = self._train(planned, data)
+        scale = self._preprocessing
+        if scale is not None:
+            scale = dataclasses.replace(scale, label="y", max_records=self.max_records)
+        solution = dataclasses.replace(self._train(planned, data), preprocessing=scale)
+        self.solution_ = solution
         for remark in solution.remarks:
             warnings.warn(remark, RuntimeWarning, stacklevel=3)
         text = guarantee.statement(

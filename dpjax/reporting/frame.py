@@ -19,14 +19,7 @@ _VERSIONS = ("dpjax", "jax", "jaxlib", "numpy", "scipy")
 
 
 class Picture(NamedTuple):
-    """A picture of a page.
-
-    Attributes:
-      title: a few words.
-      note: what it shows.
-      svg: as a function of ``reporting.pictures`` returns it.
-      keys: class of the style sheet (``c0``, ``c1``, ``level``) and name of each curve.
-    """
+    """An SVG that ``reporting.pictures`` draws, its title, note, and class and name of curves."""
 
     title: str
     note: str
@@ -35,16 +28,9 @@ class Picture(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section of a page: a heading, paragraphs, a table and pictures, of which any may be empty.
+    """Heading, paragraphs, a table by head and rows, pictures, a list, and texts kept as they are.
 
-    Attributes:
-      heading: a few words.
-      text: paragraphs.
-      head: names of the columns of a table.
-      rows: their cells, first that of the row's name.
-      pictures: below the table.
-      items: a list, above it.
-      code: texts that are kept as they are, at the end.
+    Rows without a head are names and values. Any part but the heading may be empty.
     """
 
     heading: str
@@ -57,14 +43,7 @@ class Section(NamedTuple):
 
 
 def page(template: str, kind: str, title: str, banners: Iterable[str] = (), **values: Any) -> str:
-    """Returns a page, of a template of this folder that extends ``frame.html``.
-
-    Args:
-      template: its name.
-      kind: of page, such as ``"Privacy report"``.
-      title: of this one.
-      banners: warnings, which stand above all else.
-      **values: what the template prints.
+    """Returns a page of a kind and a title, of a template here that extends ``frame.html``.
 
     Privacy: as the values.
     """

@@ -395,6 +395,11 @@ def save(path: str | os.PathLike, solution: Any, *, author: str = "") -> None:
     ...     bool((load(os.path.join(folder, "model")).params == solution.params).all())
     True
     """
+    if getattr(solution, "data_norm", None) is not None:
+        raise ValueError(
+            "save keeps an estimator's bounds, which scale new rows, but no data_norm: declare "
+            "bounds, or save its solution_, which predicts for scaled rows."
+        )
     solution, guarantee = solution_of(solution)
     if np.ndim(solution.steps):
         raise ValueError("save takes one solution; index a batch with jax.tree.map first.")

@@ -379,6 +379,13 @@ def test_an_attacker_finds_no_more_than_the_page_says_and_nearly_as_much(mu, sol
         assert exact <= most <= 1.2 * exact + 0.01
 
 
+def test_what_fit_and_tune_return_make_the_page_of_their_solution(solutions, tmp_path):
+    held = solutions["two"]
+    told = page_of(held, tmp_path).source
+    for wrapped in (dpjax.Tuned(held, {}, 0.5), dpjax.Trained(held, None, True)):
+        assert page_of(wrapped, tmp_path).source == told
+
+
 def test_who_is_protected_and_a_batch_or_another_object_is_refused(solutions, tmp_path):
     rows = {"who": np.repeat(np.arange(60), 2), "x": np.arange(120) / 120, "y": [0, 1] * 60}
     schema = {
