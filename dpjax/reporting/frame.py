@@ -42,7 +42,14 @@ class Section(NamedTuple):
     code: Sequence[str] = ()
 
 
-def page(template: str, kind: str, title: str, banners: Iterable[str] = (), **values: Any) -> str:
+def page(
+    template: str,
+    kind: str,
+    title: str,
+    banners: Iterable[str] = (),
+    sections: Iterable[Section] = (),
+    **values: Any,
+) -> str:
     """Returns a page of a kind and a title, of a template here that extends ``frame.html``.
 
     Privacy: as the values.
@@ -50,6 +57,7 @@ def page(template: str, kind: str, title: str, banners: Iterable[str] = (), **va
     text = _opened(template).render(
         kind=kind,
         title=title,
+        sections=list(sections),
         banners=[words.replace("\n", " ") for words in banners],
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         versions=[f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS],

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from dpjax import _durable, plotting
 from dpjax.display.cards import printable
@@ -15,6 +16,7 @@ from dpjax.reporting import frame, officer, pictures
 from dpjax.reporting.facts import Facts, Place, facts_of, fields, to_json
 from dpjax.results import Coefficients
 
+_CELL = Markup('<div aria-hidden="true">{}</div>{}<small>{}</small>')
 _EXACT = (
     "NOT FOR RELEASE: this page holds exact values of the data, which no guarantee covers. Write a "
     "page without them for a release."
@@ -123,24 +125,15 @@ def check_path(path: str | os.PathLike) -> pathlib.Path:
 
 def _page(facts: Facts, title: str, banners: list[str], sections: Sequence[frame.Section]) -> str:
     pictured = plotting.is_available()
-    held = facts.coefficients
-    rows, scale = ([], "") if held is None else _coefficients(held, pictured)
     shown = []
     for one in sections:
-        # Its own table and pictures are in place of the text.
-        shown.append(one._replace(code=()) if one.heading == "Coefficients" else one)
-        shown += _history(facts, pictured) if one.heading == "Coefficients" else ()
-    return frame.page(
-        "report.html",
-        "Privacy report",
-        title,
-        banners,
-        sections=shown,
-        held=held,
-        coefficients=rows,
-        scale=scale,
-        pictured=pictured,
-    )
+        if one.heading == "Coefficients":
+            # A table with pictures is in place of the text.
+            table = {} if facts.coefficients is None else _effects(facts.coefficients, pictured)
+            shown += [one._replace(code=(), **table), *_history(facts, pictured)]
+        else:
+            shown.append(one)
+    return frame.page("report.html", "Privacy report", title, banners, shown, pictured=pictured)
 
 
 def card(
@@ -162,27 +155,33 @@ def card(
     return "\n\n".join(filter(None, lines)) + "\n"
 
 
-def _coefficients(held: Coefficients, pictured: bool) -> tuple[list[dict[str, Any]], str]:
-    """Returns rows of numbers, their intervals and pictures, and the numbers of the scale."""
+def _effects(held: Coefficients, pictured: bool) -> dict[str, Any]:
+    """Returns head and rows of a table: by class a value, its interval and its picture."""
     # A name has a coefficient for each class.
-    shown = _MOST // len(held.classes or ("",))
-    rows, effects = [], []
-    for (name, per, values, ends), span in list(zip(held.rows(), held.spans, strict=True))[:shown]:
-        cells = []
+    classes = held.classes or ("value, with an interval" if held.refusal is None else "value",)
+    shown = list(zip(held.rows(), held.spans, strict=True))[: _MOST // len(classes)]
+    # Over the range of its column, so that one scale serves all of a model.
+    effects = [
+        (value * span, None if ends is None else tuple(span * ends[:, at]))
+        for (_, _, values, ends), span in shown
+        for at, value in enumerate(values)
+    ]
+    drawn, scale = [Markup()] * len(effects), Markup()
+    if pictured and any(np.isfinite(value) for value, _ in effects):
+        drawn, scale = pictures.effects(effects)
+    pictured_rows, rows = iter(drawn), []
+    for (name, per, values, ends), _ in shown:
+        row: list[str] = [f"{name}, per {per}" if per else name]
         for at, value in enumerate(values):
-            interval = None if ends is None else ends[:, at]
             text = f"{value:+.4g}" if np.isfinite(value) else "not finite"
-            between = "" if interval is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
-            cells.append({"value": text, "interval": between, "picture": ""})
-            # Over the range of its column, so that one scale serves all of a model.
-            effects.append((value * span, None if interval is None else tuple(span * interval)))
-        rows.append({"name": name, "per": per, "cells": cells})
-    if not (pictured and any(np.isfinite(value) for value, _ in effects)):
-        return rows, ""
-    drawn, scale = pictures.effects(effects)
-    for cell, picture in zip((cell for row in rows for cell in row["cells"]), drawn, strict=True):
-        cell["picture"] = picture
-    return rows, scale
+            between = "" if ends is None else f"{ends[0, at]:.4g} to {ends[1, at]:.4g}"
+            row.append(_CELL.format(next(pictured_rows), text, between))
+        rows.append(row)
+    more = len(held.names) - len(shown)
+    rows += [[f"{more:,} more: dpjax show MODEL --json", *[""] * len(classes)]] * bool(more)
+    if scale:
+        rows.append(["whole range of a column", *[scale] * len(classes)])
+    return {"head": ("coefficient", *classes), "rows": rows}
 
 
 def _history(facts: Facts, pictured: bool) -> Iterator[frame.Section]:
