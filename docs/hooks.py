@@ -1,12 +1,15 @@
-"""What the site shows from other folders: the papers' gallery, executed notebooks, changelog.
+"""What the site shows beside its pages: gallery, notebooks, changelog, formulas, version.
 
-Nothing is executed: notebooks are shown with the outputs that are stored in them.
+Nothing is executed: notebooks are shown with the outputs that are stored in them. Formulas between
+dollars become MathML, which browsers typeset by themselves: no script, and nothing is fetched.
 """
 
 import contextlib
 import io
 import os
 import re
+import subprocess
+import tomllib
 from pathlib import Path
 
 from latex2mathml.converter import convert
@@ -20,13 +23,34 @@ MOVED = [
     (re.compile(r"\]\(\.\./notebooks/(\w+)\.ipynb"), r"](notebooks/\1.md"),
     (re.compile(r"\]\(\.\./CHANGELOG\.md"), "](changelog.md"),
 ]
-# A picture leads to itself, so that it can be seen in full.
-PICTURE = re.compile(r"^!\[(.*)\]\((\S+\.png)\)$", re.MULTILINE)
 FENCED = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
-FORMULA = re.compile(r"\$([^$]+)\$")
+FORMULA = re.compile(r"(?P<around>\$\$?)(?=\S)(?P<tex>[^$]+)(?<=\S)(?P=around)")
+# How much a page counts in the search. A word in a title counts 1,000 times as much as in the text.
+BOOSTS = [
+    (re.compile(r"notebooks/|decisions/|experiments|accelerators|benchmarks|papers"), 0.1),
+    (re.compile(r"gallery/|changelog|api/|architecture|development"), 0.001),
+    (re.compile(r"tutorial-"), 1),
+    (re.compile(r""), 2),
+]
 HELP = re.compile(r"<!-- help: (.*) -->")
 CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 CODE = re.compile(r"<code>[^<]*</code>")
+
+
+def on_config(config):
+    """Puts version and repository into the head."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    config.extra["version"] = project["version"]
+    asked = ["git", "-C", str(ROOT), "remote", "get-url", "origin"]
+    remote = subprocess.run(asked, capture_output=True, text=True).stdout
+    config.repo_url = repository(remote.strip())
+    return config
+
+
+def repository(remote):
+    """Where a reader finds the repository: its address, or how to build it where it has none."""
+    address = re.sub(r"^(?:ssh://)?git@([^:/]+)[:/]", r"https://\1/", remote)
+    return address.removesuffix(".git") if address.startswith("https://") else "development/"
 
 
 def on_files(files, config):
@@ -43,11 +67,13 @@ def on_files(files, config):
     return files
 
 
-def on_page_markdown(markdown, **_):
-    """Turns links that hold in the repository into links that hold in the site."""
+def on_page_markdown(markdown, page, **_):
+    """Typesets formulas; turns links that hold in the repository into links of the site."""
+    boost = next(boost for pattern, boost in BOOSTS if pattern.match(page.file.src_uri))
+    page.meta.setdefault("search", {"boost": boost})
     for pattern, place in MOVED:
         markdown = pattern.sub(place, markdown)
-    markdown = PICTURE.sub(r"[![\1](\2)](\2)", markdown)
+    markdown = _typeset(markdown)
     return HELP.sub(lambda found: _help(found[1].split()), markdown)
 
 
@@ -63,21 +89,23 @@ def _breakable(code):
 
 
 def _converted(path):
-    """The page of a notebook and its pictures: pairs of name and content.
-
-    Browsers show the formulas of MathML by themselves.
-    """
+    """The page of a notebook and its pictures: pairs of name and content."""
     names = {"unique_key": path.stem, "output_files_dir": path.stem}
     markdown, resources = MarkdownExporter().from_filename(str(path), resources=names)
+    yield f"{path.stem}.md", markdown
+    yield from resources["outputs"].items()
+
+
+def _typeset(markdown):
     parts = FENCED.split(markdown)  # text, and code in every other place
     parts[::2] = [FORMULA.sub(_formula, part) for part in parts[::2]]
-    yield f"{path.stem}.md", "".join(parts)
-    yield from resources["outputs"].items()
+    return "".join(parts)
 
 
 def _formula(found):
     """A formula in MathML. Markdown would end the paragraph at a line that began with <math>."""
-    return f"<span>{convert(found[1])}</span>"
+    display = "block" if found["around"] == "$$" else "inline"
+    return f"<span>{convert(found['tex'].strip(), display=display)}</span>"
 
 
 def _help(words):

@@ -78,6 +78,7 @@ WITH_CODE = [page for page in PAGES if blocks(page)]
 # Pages whose trainings take longest; what they call is tested elsewhere.
 LONG = ["audits", "experiments", "own-table", "quickstart", "resume", "scikit-learn"]
 LONG += ["devices", "networks", "persons", "sharp-edges", "tuning", "your-own"]
+LONG += ["index", "tutorial-images", "tutorial-table", "tutorial-text"]
 DAILY = [page for page in WITH_CODE if page.stem not in LONG]
 
 
