@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpjax._program import sha256
-from dpjax.accounting import Release
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaled import fields_of
 from dpjax.display.cards import ceil, floor, printable
@@ -107,10 +106,10 @@ def _declared(data: Preprocessing) -> Iterator[tuple[str, str]]:
         yield "not used", _listed(data.ignored)
 
 
-def _released(part: Release) -> tuple[str, ...]:
+def _released(part: Any) -> tuple[str, ...]:
     records = "each in at most one answer" if part.ends_early else "all"
     if part.sampling == "without_replacement":
-        records = f"a random {part.max_batch_size:,}"  # pyright: ignore[reportAttributeAccessIssue]
+        records = f"a random {part.max_batch_size:,}"
     elif part.is_subsampled:
         records = f"each with probability {part.sampling_probability:.4g}"
     noises = [f"{name}: {std:.4g}" for name, std in part.components] or [f"{part.stddev:.4g}"]
