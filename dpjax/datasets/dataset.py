@@ -50,10 +50,11 @@ class Preprocessing:
     classes: tuple[Label, ...] | None = None
     label_bounds: tuple[float, float] | None = None
     pixels: tuple[float, float] | None = None
-    label: str | None = None
-    unit: str | None = None
-    max_records: int | None = None
-    ignored: tuple[str, ...] = ()
+    # Not compared, as rows do not depend on them.
+    label: str | None = dataclasses.field(default=None, compare=False)
+    unit: str | None = dataclasses.field(default=None, compare=False)
+    max_records: int | None = dataclasses.field(default=None, compare=False)
+    ignored: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def columns(self) -> tuple[str, ...]:
