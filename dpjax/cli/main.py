@@ -16,6 +16,7 @@ COMMANDS = {
     "calibrate": "compute the noise for a budget, and the epsilon of that noise",
     "predict": "predict labels of a table by a saved model, as CSV",
     "show": "print a saved model: guarantee, releases, certificate, coefficients",
+    "describe": "take a first look at a table, privately: counts, missing cells, quantiles",
     "data": "list the data sets; begin and check the schema of a table of your own",
     "ledger": "declare a budget for some data, and show what was spent",
     "audit": "attack dpjax's own guarantees: claimed epsilon, audited lower bound, ratio",

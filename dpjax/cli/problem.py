@@ -194,16 +194,21 @@ def declared(arguments: argparse.Namespace, n: int) -> tuple[str, dpjax.PrivacyB
     # The name in Python is taken too, as a hint: dp_trust_region is dp-tr.
     functions = {factory.__name__: name for name, factory in factories.items()}
     name = _validate.choice("algorithm", arguments.algorithm, factories, functions)
-    delta, size = arguments.delta, arguments.data_size
+    size = n if arguments.data_size is None else arguments.data_size
+    return name, budget(arguments, n), size
+
+
+def budget(arguments: argparse.Namespace, n: int) -> dpjax.PrivacyBudget:
+    """Returns the budget that the arguments declare for n records."""
+    delta = arguments.delta
     if arguments.relation == "add_or_remove_one":
-        if delta is None or size is None:
+        if delta is None or arguments.data_size is None:
             raise ValueError(
                 "under add_or_remove_one n is private: declare --data-size and --delta yourself."
             )
     elif delta is None:
         delta = 1 / (10 * _validate.positive_int("data_size", n))
-    size = n if size is None else size
-    return name, dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation), size
+    return dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
 
 
 def warn(algorithm: Algorithm) -> None:

@@ -325,9 +325,10 @@ def read_table(table: Any, declared: Schema | Options, memory_limit: int | None 
     """
     if isinstance(declared, Schema):
         # The levels of a column become several features, and an ignored column none.
-        width = len(declared.features)
+        width = None if declared.patterns else len(declared.features)
         breaks, label = declared.quoted_line_breaks, declared.label.column
-        opened, schema = open_source(table, label, memory_limit, width, breaks), declared
+        opened = open_source(table, label, memory_limit, width, breaks)
+        schema = declared.matched(opened.source.names)
     else:
         opened = open_source(table, declared.label, memory_limit)
         schema = _schema_of(opened, declared)

@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import difflib
+import fnmatch
 import json
 import math
 import os
@@ -83,10 +84,11 @@ class Schema:
         Args:
           declared: ``[label]`` with ``column``, and ``classes`` or ``bounds``; for each other
             column ``[columns.NAME]`` with one of ``bounds`` (numbers or dates, which may have
-            ``missing``), ``levels`` (which may have ``other``), ``order`` and ``ignore = true``;
-            ``[unit]`` with ``column``, ``max_records`` and perhaps ``type`` where a person has
-            several records; ``intercept``; and ``quoted_line_breaks``, required for a CSV with a
-            column that may hold any text, by ``other`` or ``ignore``. A schema is returned as it
+            ``missing``), ``levels`` (which may have ``other``), ``order`` and ``ignore = true``,
+            where ``NAME`` may be a pattern of other columns, such as ``"c*"``; ``[unit]`` with
+            ``column``, ``max_records`` and perhaps ``type`` where a person has several records;
+            ``intercept``; and ``quoted_line_breaks``, required for a CSV with a column that may
+            hold any text, by ``other`` or ``ignore``. A schema is returned as it
             is.
 
         Raises:
@@ -130,6 +132,45 @@ class Schema:
     def features(self) -> tuple[str, ...]:
         """Names of the features that a row has, the intercept's included."""
         return self.preprocessing.features
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Names that are patterns, such as ``c*``, if no column is called so."""
+        return tuple(column.name for column in self.columns if set("*?[") & set(column.name))
+
+    def matched(self, names: Sequence[str]) -> "Schema":
+        """Returns the schema of a table with these columns, each pattern replaced by its columns.
+
+        Raises:
+          ValueError: for a pattern that matches no column which is not declared by its name, or a
+            column that two match.
+        """
+        patterns = [name for name in self.patterns if name not in names]
+        taken = {self.label.column, self.unit, *(column.name for column in self.columns)}
+        of = {name: [p for p in patterns if fnmatch.fnmatchcase(name, p)] for name in names}
+        of = {name: found for name, found in of.items() if name not in taken}
+        for name, found in of.items():
+            if len(found) > 1:
+                raise ValueError(f"the column {name!r} matches {few(found)}: declare it by name.")
+        columns: list[Column] = []
+        for column in self.columns:
+            held = [name for name in of if of[name] == [column.name]]
+            if column.name in patterns and not held:
+                raise ValueError(f"the pattern columns.{key_of(column.name)} matches no column of "
+                                 "the table: correct it, or remove it.")  # fmt: skip
+            repeated = [dataclasses.replace(column, name=name) for name in held]
+            columns += repeated if column.name in patterns else [column]
+        schema = dataclasses.replace(self, columns=tuple(columns))
+        _check_features("the schema", schema.features)
+        return schema
+
+
+def _check_features(where: str, names: Sequence[str]) -> None:
+    # A column may be called as an indicator or the intercept is, such as `sex=F`.
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise ValueError(
+            f"{where} gives two features the name {twice[0]!r}: rename a column or level."
+        )
 
 
 def check_table(schema: Schema, source: Source) -> None:
@@ -327,12 +368,7 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
         unit.get("type"),
         breaks,
     )
-    # A column may be called as an indicator or the intercept is, such as `sex=F`.
-    names = schema.features
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise ValueError(
-            f"{where} gives two features the name {twice[0]!r}: rename a column or level."
-        )
+    _check_features(where, schema.features)
     if not any(column.features for column in schema.columns):
         raise ValueError(f"{where} declares no feature: declare a column beside the label.")
     return schema

@@ -45,3 +45,7 @@ class HistogramQuery(GradientQuery):
 
     name = "histogram"
     sums = ClippedSums(reviewed="HistogramQuery")
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        return (("share of a bin", float(self.stddev)),)

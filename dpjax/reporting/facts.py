@@ -218,8 +218,13 @@ def fields(facts: Facts, sections: Sequence[Any] = ()) -> dict[str, Any]:
         "coefficients": _coefficients(facts),
         "history": {name: values.tolist() for name, values in facts.history.items()},
         "guarantee": facts.guarantee,
-        "sections": {one.heading: [*one.text, *one.items, *one.rows] for one in sections},
+        "sections": by_heading(sections),
     }
+
+
+def by_heading(sections: Sequence[Any]) -> dict[str, list[Any]]:
+    """Returns paragraphs, items and rows of each section, for JSON."""
+    return {one.heading: [*one.text, *one.items, *one.rows] for one in sections}
 
 
 def _coefficients(facts: Facts) -> dict[str, Any] | None:

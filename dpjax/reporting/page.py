@@ -1,5 +1,6 @@
 """``report``: what there is to say of a training, as a page, a model card or JSON."""
 
+import functools
 import os
 import pathlib
 import re
@@ -10,10 +11,11 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from dpjax import _durable, plotting
+from dpjax import _durable, plotting, statistics
 from dpjax.display.cards import printable
 from dpjax.reporting import frame, officer, pictures
-from dpjax.reporting.facts import Facts, Place, facts_of, fields, to_json
+from dpjax.reporting.description import page_of, sections_of
+from dpjax.reporting.facts import Facts, Place, by_heading, facts_of, fields, to_json
 from dpjax.results import Coefficients
 
 _CELL = Markup('<div aria-hidden="true">{}</div>{}<small>{}</small>')
@@ -71,7 +73,8 @@ def report(
     model card in Markdown says the same without pictures, and JSON for programs.
 
     Args:
-      solution: a ``Solution``; what ``load``, ``fit`` or ``tune`` returned; or an estimator.
+      solution: a ``Solution``; what ``load``, ``fit``, ``tune`` or ``statistics.describe``
+        returned; or an estimator.
       path: file to write or replace; it ends in .html, .md or .json.
       title: of the page; by default the names of algorithm and objective.
       model: the path that the commands for predictions name.
@@ -101,18 +104,23 @@ def report(
     True
     """
     target = check_path(path)
-    facts = facts_of(solution, author, ledger)
-    shown = {} if exact is None else {name: v for name, v in exact.items() if v is not None}
-    banners = [words for words in (facts.warning, _EXACT * bool(shown)) if words]
-    held = [*officer.sections(facts, model, shown), *sections]
-    if target.suffix.lower() == ".html":
-        text = _page(facts, title or facts.title, banners, held)
-    elif target.suffix.lower() == ".md":
-        text = card(title or facts.title, banners, held)
+    if isinstance(solution, statistics.Description):
+        title, held = title or f"{len(solution.columns)} columns", sections_of(solution)
+        page, content = functools.partial(page_of, solution, title), {"sections": by_heading(held)}
+        banners: list[str] = []
     else:
-        text = to_json({"title": title or facts.title, **fields(facts, held)})
+        facts = facts_of(solution, author, ledger)
+        shown = {} if exact is None else {name: v for name, v in exact.items() if v is not None}
+        banners = [words for words in (facts.warning, _EXACT * bool(shown)) if words]
+        title, held = title or facts.title, [*officer.sections(facts, model, shown), *sections]
+        page, content = functools.partial(_page, facts, title, banners, held), fields(facts, held)
+    write = {
+        ".html": page,
+        ".md": lambda: card(title, banners, held),
+        ".json": lambda: to_json({"title": title, **content}),
+    }[target.suffix.lower()]
     with _durable.replacing(target) as file:
-        file.write(text.encode())
+        file.write(write().encode())
 
 
 def check_path(path: str | os.PathLike) -> pathlib.Path:

@@ -69,7 +69,9 @@ class Bins:
 
     def show(self, value: float) -> str:
         """Returns a number, or a date, as people write it."""
-        return to_iso(round(value)) if isinstance(self.column, Dates) else f"{value:.4g}"
+        if isinstance(self.column, Dates):
+            return to_iso(round(value))
+        return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
 def bins_of(column: Any, most: int, geometric: Collection[str] | None = None) -> Bins:

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,9 @@ class Plan:
             persons, rest = around(rest[1], stddev, 0, most), np.delete(rest, 1)
             scale, most = present.shape[1] / _WEIGHT, most * present.shape[1]
         records = around(rest[0] * scale, stddev * scale, 0, most)
-        correlation = _correlations(self.pairs, columns, rest[1:] / total, stddev / total)
+        correlation = _correlations(
+            self.pairs, self.bins, [each / total for each in (*parts, rest[1:])], stddev / total
+        )
         return Description(records, persons, columns, correlation, stddev, solution)
 
 
@@ -149,7 +151,7 @@ def describe(
 
 def plan(
     table: Any,
-    budget: PrivacyBudget | float,
+    budget: PrivacyBudget | float | Callable[[int], PrivacyBudget],
     *,
     schema: Any = None,
     data_size: int | None = None,
@@ -162,7 +164,7 @@ def plan(
 
     Args:
       table: as in ``describe``.
-      budget: or epsilon, as there.
+      budget: or epsilon, as there; or a function of n.
       schema: what each column is, as for ``dpjax.datasets.load``.
       data_size: the declared n, of units where there are units; by default that of the table.
       bins: of a range.
@@ -188,7 +190,9 @@ def plan(
     products = [_factor(chosen, pairs) * grids[i] * grids[j] for i, j in pairs]
     x = np.stack([*np.moveaxis(places, -1, 0), *_counts(places, present, chosen), *products], -1)
     n = len(x) if data_size is None else _validate.positive_int("data_size", data_size)
-    if not isinstance(budget, PrivacyBudget):
+    if callable(budget):
+        budget = budget(n)
+    elif not isinstance(budget, PrivacyBudget):
         budget = PrivacyBudget(budget, 1 / (10 * n))
     largest = [1.0] if present is None else [_WEIGHT, 1.0]
     largest += [_factor(chosen, pairs)] * len(pairs)
@@ -221,23 +225,24 @@ def _grid(bins: Bins) -> np.ndarray:
 
 
 def _correlations(
-    pairs: Sequence[tuple[int, int]], columns: Sequence[Summary], sums: np.ndarray, stddev: float
+    pairs: Sequence[tuple[int, int]], bins: Sequence[Bins], noisy: list[np.ndarray], stddev: float
 ) -> dict[str, Estimate]:
-    """Returns the correlations of places among bins, equally spaced, from sums of products."""
-    shares = [np.array(each.counts) / sum(each.counts) for each in columns]
-    means, squares = (
-        [
-            float(share @ _grid(each.bins) ** power)
-            for share, each in zip(shares, columns, strict=True)
-        ]
-        for power in (1, 2)
-    )
-    spreads = [math.sqrt(max(s - m * m, 1e-6)) for m, s in zip(means, squares, strict=True)]
-    found = {}
-    for (i, j), total in zip(pairs, sums / _factor(columns, pairs), strict=True):
-        scale, name = spreads[i] * spreads[j], f"{columns[i].bins.name}, {columns[j].bins.name}"
-        room = stddev / _factor(columns, pairs) / scale
-        found[name] = around(float(total - means[i] * means[j]) / scale, room, -1, 1)
+    """Returns correlations of places among bins, from noisy shares and sums of products."""
+    *shares, sums = noisy
+    factor, found, moments = _factor(bins, pairs), {}, []
+    for each, share in zip(bins, shares, strict=True):
+        # As they are: those without negative counts would have a mean nearer the middle.
+        grid = _grid(each)
+        mean = float(share @ grid)
+        spread = math.sqrt(max(float(share @ grid**2) - mean**2, 1e-6))
+        moments.append((mean, spread, stddev * float(np.linalg.norm(grid))))
+    for (i, j), total in zip(pairs, sums / factor, strict=True):
+        (mean, spread, room), (other, beside, place) = moments[i], moments[j]
+        # Means are noisy too, and multiply each other's.
+        noise = math.hypot(stddev / factor, room * other, place * mean) / (spread * beside)
+        found[f"{bins[i].name}, {bins[j].name}"] = around(
+            float(total - mean * other) / (spread * beside), noise, -1, 1
+        )
     return found
 
 

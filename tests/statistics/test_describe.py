@@ -1,6 +1,7 @@
 """A first look: its bins, what a record adds, what is read off noisy counts, and what it spends."""
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import dpjax
 from dpjax import auditing, statistics
 from dpjax.algorithms.histogram import histograms
 from dpjax.auditing import scenarios
+from dpjax.cli.main import main
 from dpjax.datasets.encoders import Numeric
 from dpjax.oracles.histogram import HistogramQuery
 from dpjax.statistics.bins import bins_of
@@ -191,3 +193,63 @@ def test_bins_depend_on_declarations_alone():
 def test_a_wrong_request_says_what_to_do(settings, words):
     with pytest.raises(ValueError, match=words):
         statistics.describe(table(), key=dpjax.random_key(), **settings)
+
+
+def csv_of(held, path):
+    rows = zip(*held.values(), strict=True)
+    path.write_text("\n".join([",".join(held), *(",".join(map(str, row)) for row in rows)]))
+    return str(path)
+
+
+TOML = """
+[label]
+column = "ill"
+classes = ["no", "yes"]
+[columns.age]
+bounds = [0, 120]
+missing = 40
+[columns.income]
+bounds = [0, 1e6]
+[columns.sex]
+levels = ["F", "M"]
+[columns.since]
+bounds = ["2015-01-01", "2025-01-01"]
+"""
+
+
+def test_the_command_prints_what_python_returns_and_books_it(tmp_path, capsys):
+    held, schema, book = csv_of(table(), tmp_path / "t.csv"), tmp_path / "s.toml", tmp_path / "b"
+    schema.write_text(TOML)
+    dpjax.Ledger.create(book, dpjax.PrivacyBudget(1.0, 1e-3)).close()
+    words = ["describe", held, "--schema", str(schema), "--epsilon", "0.5", "--ledger", str(book)]
+    assert main([*words, "--dry-run"]) == 0
+    assert "nothing was spent" in capsys.readouterr().out
+    page, content = tmp_path / "look.html", tmp_path / "look.json"
+    how = ["--report", str(page), "--json", str(content), "--correlation", "age,income"]
+    assert main([*words, *how]) == 0
+    said = capsys.readouterr().out
+    assert "records that count" in said and "-differentially private" in said
+    assert "sex = F" in said and "correlation of age, income" in said
+    read = json.loads(content.read_text())
+    assert [column["bins"]["name"] for column in read["columns"]] == [
+        "age", "income", "sex", "since", "ill",
+    ]  # fmt: skip
+    text = page.read_text()
+    assert text.count("<svg") == 5 and "-differentially private" in text
+    assert len(dpjax.Ledger.read(book).entries) == 1
+    assert main([*words[:-2], "--unit", "who"]) == 2
+    assert "schema" in capsys.readouterr().err
+
+
+def test_a_range_of_a_correlation_holds_that_of_independent_columns():
+    rng, held, n = np.random.default_rng(0), [], 5_000
+    schema = {"label": {"column": "y", "classes": [0, 1]},
+        "columns": {"a": {"bounds": [0, 10]}, "b": {"bounds": [0, 10]}}}  # fmt: skip
+    # Far from the middle, so that noise on the means matters.
+    columns = {"a": rng.normal(8, 1, n), "b": rng.normal(8.5, 1, n), "y": rng.integers(0, 2, n)}
+    planned = statistics.plan(columns, 0.5, schema=schema, correlation=("a", "b"))
+    for _ in range(40):
+        found = planned.run(dpjax.random_key()).correlation["a, b"]
+        held.append(found.lower <= 0 <= found.upper)
+    # At 95 %, fewer than 31 of 40 have probability 1e-4.
+    assert sum(held) >= 31
