@@ -15,6 +15,7 @@ COMMANDS = {
     "tune": "choose settings by a private random search, whose whole cost is the budget",
     "calibrate": "compute the noise for a budget, and the epsilon of that noise",
     "predict": "predict labels of a table by a saved model, as CSV",
+    "evaluate": "release AUC, calibration and accuracy of a saved model on held-out records",
     "show": "print a saved model: guarantee, releases, certificate, coefficients",
     "describe": "take a first look at a table, privately: counts, missing cells, quantiles",
     "data": "list the data sets; begin and check the schema of a table of your own",

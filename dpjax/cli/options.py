@@ -161,6 +161,10 @@ OBJECTIVE: Options = {
         "help": "strength of the objective's penalty, a public number (default: the objective's; "
         "for welsch, the one published for the data)",
     },
+    "--class-weight": {
+        "metavar": "A=1,B=5",
+        "help": "how much a record's loss counts by its class: declared numbers, in ratio",
+    },
 }
 RELATION: Options = {
     "--relation": {

@@ -135,22 +135,40 @@ def objective(arguments: argparse.Namespace) -> dpjax.Objective:
     count = 2 if labels is None else len(labels)
     if arguments.schema is not None:
         schema = dpjax.datasets.Schema.read(arguments.schema)
-        unit, held = schema.unit, schema.label.classes
+        unit, labels = schema.unit, schema.label.classes
         # Of a number there are no classes.
-        count = 0 if held is None else len(held)
+        count = 0 if labels is None else len(labels)
     elif arguments.data in SPECS:
         # What is published of a named set takes the place of declarations.
         count = SPECS[arguments.data].classes
     elif is_scaled(arguments.data):
         unit, held = declared_in(arguments.data)
+        labels = None if held is None else held.classes
         if held is not None and held.label_bounds is not None:
             count = 0
-        elif held is not None and held.classes is not None:
-            count = len(held.classes)
+        elif labels is not None:
+            count = len(labels)
     if arguments.objective is None:
         arguments.objective = {0: "least-squares", 2: "logistic-nonconvex"}.get(count, "softmax")
     row = _of_rows(arguments, count)
+    if (text := getattr(arguments, "class_weight", None)) is not None:
+        # Undeclared classes are known by their numbers alone.
+        row = row.weighted(_weights(text, labels or ((-1, 1) if count == 2 else range(count))))
     return row if unit is None else row.of_units()
+
+
+def _weights(text: str, labels: Iterable[Label]) -> list[float]:
+    """Returns the weights of ``--class-weight`` in the order of the classes."""
+    held = dict(word.strip().rpartition("=")[::2] for word in next(csv.reader([text]), []))
+    names = list(map(str, labels))
+    with contextlib.suppress(ValueError):
+        if sorted(held) == sorted(names):
+            return [float(held[name]) for name in names]
+    raise ValueError(
+        f"--class-weight must give each of the classes {', '.join(names)} a declared number, such "
+        f"as {'=1,'.join([*names, ''])[:-1]}, got {text!r}. Weights balanced by the labels would "
+        "read them: take numbers that are known, or private counts by `dpjax describe`."
+    )
 
 
 def _of_rows(arguments: argparse.Namespace, count: int) -> dpjax.Objective:

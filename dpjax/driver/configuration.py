@@ -19,6 +19,7 @@ from dpjax._wide import at_least_float32
 from dpjax.algorithms import Algorithm
 from dpjax.algorithms.base import proximal
 from dpjax.objectives import LossOfScores, Objective, margin
+from dpjax.objectives.linear import Weighted
 from dpjax.objectives.regularizers import PENALTIES
 
 FUNCTION = "function #"
@@ -105,6 +106,10 @@ def _never_changes(objective: Objective) -> bool:
     loss, form, phi = objective.loss, objective.linear, objective.margin
     if not (isinstance(loss, LossOfScores) and loss.form == form and _is_of_this_version(form)):
         return False
+    if isinstance(form, Weighted):
+        phi = getattr(form.form, "phi", None)
+        if not _is_of_this_version(form.form):
+            return False
     if phi is not None and getattr(phi, "__module__", None) != margin.__name__:
         return False
     return objective.model is None or _is_of_this_version(objective.model)

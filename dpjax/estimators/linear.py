@@ -1,6 +1,7 @@
 """Private linear models for scikit-learn: a classifier and two regressions."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,6 +69,10 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
         values, such as ``{"regularization": [1e-4, 1e-3], "radius": [3, 12]}``, of
         ``regularization`` and of options of the solver. A ledger then needs a Renyi order.
 
+      class_weight: how much the loss of a record counts by its class, ``{label: number}`` of all
+        classes, declared; their ratios count, see ``Objective.weighted``. ``"balanced"`` would
+        read the labels and is refused.
+
     Attributes:
       coef_: weights (1, p) for features in their own units; (K, p) of K > 2 classes.
       intercept_: (1,) or (K,). ``X @ coef_[0] + intercept_`` has the sign of ``decision_function``
@@ -107,6 +112,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
 
     classes: Sequence[Any] | None = None
     tune: bool | Mapping[str, Sequence[Any]] | None = None
+    class_weight: Mapping[Any, float] | None = None
 
     _declared = np.array((0, 1))  # until ``fit`` has read the declaration
     # A row's direction decides its class, and dividing it by its own norm leaves that.
@@ -161,9 +167,14 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
 
     def _objective(self, size: int) -> Objective:
         strength, count = self._strength(size), len(self._declared)
-        if count > 2:
-            return objectives.softmax(count, strength)
-        return objectives.logistic_l2(strength) if strength else objectives.logistic()
+        binary = objectives.logistic_l2(strength) if strength else objectives.logistic()
+        objective = objectives.softmax(count, strength) if count > 2 else binary
+        if self.class_weight is None:
+            return objective
+        weights = self.class_weight
+        if isinstance(weights, Mapping):
+            weights = [weights.get(label, math.nan) for label in self._declared.tolist()]
+        return objective.weighted(weights)
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)

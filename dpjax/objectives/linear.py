@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -208,6 +209,40 @@ class Margin(LinearLoss):
     def joint_weights(self, lipschitz: float) -> tuple[float, float]:
         """Returns 1 and ``free_hessian_ratio``: beside the gradient the Hessian costs nothing."""
         return 1.0, free_hessian_ratio(self.phi, lipschitz)
+
+
+@dataclasses.dataclass(frozen=True)
+class _KeptSigns(Signs):
+    """Labels -1 and +1 that a loss reads beside the scores."""
+
+    def beside(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
+        return y
+
+
+@dataclasses.dataclass(frozen=True)
+class Weighted(LinearLoss):
+    """A loss times a declared number of the record's class, from above 0 to 1, the largest.
+
+    Weights are public, and only shrink a record's loss with all its derivatives. So every bound on
+    those of ``form`` holds, none grows with the weights, and clip norms stay what they are.
+    """
+
+    form: LinearLoss
+    weights: tuple[float, ...]
+
+    outputs, at_zero, region, concordance, slope_within, joint_weights = (
+        property(operator.attrgetter(f"form.{name}"))
+        for name in ("outputs", "at_zero", "region", "concordance", "slope_within", "joint_weights")
+    )
+
+    @property
+    def labels(self) -> Signs:
+        return _KeptSigns() if type(self.form.labels) is Signs else self.form.labels
+
+    def value(self, score: Array, label: Array) -> Array:
+        place = label if self.form.labels.twin is None or self.outputs > 1 else label > 0
+        weight = jnp.asarray(self.weights, score.dtype)[place.astype(int)]
+        return weight * self.form.value(score, self.form.labels.beside(label))
 
 
 def linear_of(loss: Any) -> LinearLoss | None:

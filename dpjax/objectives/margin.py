@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array
-from dpjax.objectives.linear import Margin
+from dpjax.objectives.linear import Margin, Weighted
 from dpjax.objectives.objective import Constants, LossOfScores, Objective, Unlabelled
 from dpjax.objectives.regularizers import L1, L2, Nonconvex
 
@@ -122,9 +122,12 @@ def has_proven_constants(objective: Objective) -> bool:
     (True, False)
     """
     known: Any = {_logistic_margin: _LOGISTIC, _sigmoid_margin: _SIGMOID, _welsch_margin: _WELSCH}
-    proven = known.get(objective.margin)
+    # Weights of at most 1 leave proven constants what they are.
+    form = objective.linear.form if type(objective.linear) is Weighted else objective.linear
+    phi = form.phi if type(form) is Margin else objective.margin
+    proven = known.get(phi)
     # What a class states of itself: one made of it may have other derivatives.
-    if objective.margin is None and vars(type(objective.linear)).get("proven"):
-        proven = getattr(objective.linear, "constants", None)
+    if phi is None and vars(type(form)).get("proven"):
+        proven = getattr(form, "constants", None)
     # The numbers must match too: a copy of the objective may have replaced them.
     return objective.constants is not None and proven == objective.constants

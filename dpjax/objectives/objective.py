@@ -1,20 +1,27 @@
 """``Objective``: the loss of one example, its regularizer, and the constants theory needs."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from dpjax import _validate
 from dpjax._typing import Array, Loss, Params
 from dpjax.datasets.rows import Rows
-from dpjax.objectives.linear import LinearLoss, Margin, Signs
+from dpjax.objectives.linear import LinearLoss, Margin, Signs, Weighted
 from dpjax.objectives.regularizers import L2, PENALTIES, prox_zero
 from dpjax.objectives.units import REDUCTIONS, UnitLoss
 
 Regularizer = Callable[[Params], Array]
+_WEIGHTS = (
+    "class weights are one declared number above 0 for each class, of a loss of linear scores with "
+    "classes, not of {}. Weights balanced by the labels would read them: declare numbers, or take "
+    "them from private counts of the labels by `dpjax describe`; of a network weight your own loss."
+)
 
 
 class Constants(NamedTuple):
@@ -270,6 +277,38 @@ class Objective:
             name=f"{self.name} of units ({reduction})",
             # Without its margin the objective would not know that it predicts.
             model=LinearModel() if self.model is None and self.margin is not None else self.model,
+        )
+
+    def weighted(self, weights: Sequence[float]) -> "Objective":
+        """Returns the objective in which the loss of a record counts by its class.
+
+        Args:
+          weights: a declared number above 0 for each class, in their order; only their ratios
+            count, as they are divided by the largest. The penalty stays what it is.
+
+        Raises:
+          ValueError: for a loss without a closed form or without classes, or weights that do not
+            fit. Those read off the labels, as ``"balanced"`` does, would tell of the records.
+
+        >>> from dpjax.objectives import logistic
+        >>> rare = logistic().weighted((1, 5))
+        >>> round(float(rare(jnp.zeros(2), (jnp.ones(2), -1.0)) / jnp.log(2)), 3)
+        0.2
+        """
+        if isinstance(weights, str) or self.linear is None or not self.label_kind:
+            raise ValueError(_WEIGHTS.format(self.name))
+        numbers = [_validate.normal("a class weight", weight) for weight in weights]
+        if len(numbers) != self.label_kind.classes:
+            raise ValueError(_WEIGHTS.format(self.name))
+        shares = tuple(float(np.float32(weight / max(numbers))) for weight in numbers)
+        return dataclasses.replace(
+            self,
+            loss=LossOfScores(form := Weighted(self.linear, shares)),
+            margin=None,
+            linear=form,
+            name=f"{self.name} with class weights {', '.join(f'{share:.4g}' for share in shares)}",
+            # Without its margin the objective would not know that it predicts.
+            model=LinearModel() if self.model is None else self.model,
         )
 
     @property

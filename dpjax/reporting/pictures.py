@@ -86,6 +86,23 @@ def curves(
         return _svg(axes)
 
 
+def shares(x: Any, y: Any, ends: Any = None) -> Markup:
+    """Returns a curve from 0 to 1 on both axes, beside the diagonal; ``ends`` are of whiskers.
+
+    Privacy: as what is drawn.
+    """
+    with _axes(3.2, 2.6, (0.14, 0.11, 0.85, 0.86)) as axes:
+        axes.plot([0, 1], [0, 1], "--", color=_MUTED, linewidth=0.8)
+        if ends is not None:
+            axes.vlines(x, *ends, color=_FIRST, linewidth=1)
+        marker = "" if ends is None else "o"
+        axes.plot(x, y, color=_FIRST, marker=marker, markersize=4, linewidth=1.8)
+        axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+        _decorate(axes, decades=False)
+        axes.xaxis.set(major_locator=_locator(), major_formatter=lambda value, _: f"{value:.3g}")
+        return _svg(axes)
+
+
 def histogram(counts: Sequence[float], names: Sequence[str], stddev: float) -> Markup:
     """Returns a bar for each count, and a whisker of two standard deviations of the noise.
 

@@ -23,6 +23,7 @@ from dpjax.objectives import (
     logistic,
 )
 from dpjax.objectives.classifier import Softmax
+from dpjax.objectives.linear import Weighted
 from dpjax.results.coefficients import Coefficients, coefficients
 
 NO_COLUMNS = (
@@ -84,6 +85,7 @@ class Score:
 def score_of(objective: Objective) -> Score:
     """Returns how the parameters of ``objective`` score rows."""
     model, linear = objective.model, objective.averaged
+    linear = linear.form if isinstance(linear, Weighted) else linear
     if isinstance(model, TwoLayer):
         return Score("two-layer", model.hidden, logistic=True)
     if isinstance(model, LinearClassifier):

@@ -1,7 +1,18 @@
-"""A first look at a table, privately: ``describe`` releases a histogram of every column, once."""
+"""Private numbers by one noisy histogram: a first look at a table, and a model's evaluation."""
 
 from dpjax.statistics.bins import Bins
 from dpjax.statistics.description import Description, Plan, describe, plan
+from dpjax.statistics.evaluation import Evaluation, evaluate
 from dpjax.statistics.summary import Estimate, Summary
 
-__all__ = ["Bins", "Description", "Estimate", "Plan", "Summary", "describe", "plan"]
+__all__ = [
+    "Bins",
+    "Description",
+    "Estimate",
+    "Evaluation",
+    "Plan",
+    "Summary",
+    "describe",
+    "evaluate",
+    "plan",
+]
