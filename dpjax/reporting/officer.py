@@ -108,9 +108,7 @@ def _declared(data: Preprocessing) -> Iterator[tuple[str, str]]:
 
 def _released(part: Any) -> tuple[str, ...]:
     records = "each in at most one answer" if part.ends_early else "all"
-    if part.sampling == "without_replacement":
-        records = f"a random {part.max_batch_size:,}"
-    elif part.is_subsampled:
+    if part.is_subsampled:
         records = f"each with probability {part.sampling_probability:.4g}"
     noises = [f"{name}: {std:.4g}" for name, std in part.components] or [f"{part.stddev:.4g}"]
     numbers = ceil(part.sensitivity), f"{part.noise_multiplier:.5g}"

@@ -2,12 +2,11 @@
 
 import dataclasses
 import datetime
-import functools
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,83 +15,22 @@ from jax.core import Tracer
 
 from dpjax import _durable, _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import Event, Release, epsilon
-from dpjax.algorithms import Algorithm, Certificate, ErrorBars, Status
+from dpjax.accounting import Event, Release
+from dpjax.algorithms import Algorithm, Certificate, ErrorBars
 from dpjax.algorithms.card import REPRODUCIBLE, check_on_host, for_each, noise_words, of_event
 from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaled import fields_of, preprocessing_of
 from dpjax.display.cards import Card, HasCard, ceil, number, printable
-from dpjax.objectives.units import UnitLoss
 from dpjax.results import guarantee as _guarantee
+from dpjax.results.described import Description, describe, recounted, status_words
 from dpjax.results.prediction import Predictions, Score, score_of
 from dpjax.results.remarks import ANSWERS, interval, remarks_of_released
 
 _FORMAT = "dpjax-solution-5"
-_CLIPPED = {
-    "clip_norm": "gradient",
-    "gradient_weight": "gradient",
-    "hessian_clip_norm": "Hessian",
-    "hessian_weight": "Hessian",
-}
 # Recounting takes up to a third of a second for each release of another kind, and longer for counts
 # beyond these, which no training reaches.
 _MOST_RELEASES, _MOST_ANSWERS = 128, 10**8
-
-
-class Description(NamedTuple):
-    """What was trained: names and declared numbers, none of them read off the data.
-
-    ``Solution.description`` is one, and ``save`` writes it.
-
-    Attributes:
-      algorithm: its name for people.
-      objective: its name.
-      unit: what the guarantee protects, such as ``"row"`` or ``"person with all its records"``.
-      records: the declared number of them, n.
-      delta: of the budget.
-      steps: how many were planned.
-      penalty: what is added to the loss, with its strength, in words; empty where it is not known.
-      clip_norms: bounds on the gradient, and the Hessian, of one record, in words.
-      author: who trained it, where that was declared; in a file alone, as the next.
-      date: of the day on which it was saved, such as ``"2030-01-31"``.
-    """
-
-    algorithm: str
-    objective: str
-    unit: str
-    records: int
-    delta: float
-    steps: int
-    penalty: str = ""
-    clip_norms: str = ""
-    author: str = ""
-    date: str = ""
-
-
-def describe(algorithm: Algorithm, unit: str) -> Description:
-    """Returns the description of one training.
-
-    Privacy: holds public numbers only.
-    """
-    grouped = isinstance(algorithm.objective.loss, UnitLoss)
-    return Description(
-        algorithm=algorithm.title,
-        objective=algorithm.objective.name,
-        unit=f"{unit} with all its records" if grouped else unit,
-        records=algorithm.queries[0].data_size,
-        # A leaf, so that it is an array once a compiled program has returned the algorithm.
-        delta=float(np.asarray(algorithm.declared.delta)),
-        steps=int(algorithm.steps),
-        clip_norms=", ".join(dict.fromkeys(_clip_norms(algorithm))),
-    )
-
-
-def _clip_norms(algorithm: Algorithm) -> Iterator[str]:
-    for query in algorithm.queries:
-        for field, words in _CLIPPED.items():
-            if (bound := getattr(query, field, None)) is not None:
-                yield f"{words} {float(np.asarray(bound)):.4g}"
 
 
 @pytree_dataclass
@@ -237,7 +175,7 @@ class Solution(Predictions, HasCard):
             ("delta", number(algorithm.declared.delta, lambda delta: ceil(float(delta)))),
             ("relation", algorithm.relation),
             ("steps", number(self.steps, lambda taken: f"{int(taken):,} of {planned}")),
-            ("status", number(self.status, _message)),
+            ("status", number(self.status, status_words)),
             ("noise", of_event(algorithm, noise_words)),
             ("parameters", f"{algorithm.dimension:,}"),
             ("unit of privacy", f"one {self.unit}"),
@@ -248,11 +186,6 @@ class Solution(Predictions, HasCard):
         # All leaves: under vmap over keys the algorithm's own numbers are concrete.
         check_on_host(self)
         return for_each(self.algorithm if tree is None else tree, np.shape(self.steps), read)
-
-
-def _message(code: Any) -> str:
-    messages = {status.value: status.message.rstrip(".") for status in Status}
-    return messages.get(int(code), "unknown")  # a file may hold any integer
 
 
 def settled(
@@ -313,7 +246,7 @@ class SavedSolution(Predictions, HasCard):
 
     def epsilon(self, delta: float) -> float:
         """Returns the epsilon spent at ``delta``, recomputed from the releases."""
-        return _recounted(self.event, delta, self.accountant)
+        return recounted(self.event, delta, self.accountant)
 
     def guarantee(self) -> _guarantee.Guarantee:
         """Returns what the releases in the file recount to, and the text that the file claims."""
@@ -332,7 +265,7 @@ class SavedSolution(Predictions, HasCard):
             ("guarantee", text.partition("\n")[0].rstrip(".")),
             ("relation", self.event.relation),
             ("steps", str(int(self.steps))),
-            ("status", _message(self.status)),
+            ("status", status_words(self.status)),
             ("noise", noise_words(self.event)),
             ("parameters", f"{sum(map(np.size, jax.tree.leaves(self.params))):,}"),
         )
@@ -507,12 +440,6 @@ def _check(saved: SavedSolution) -> None:
     _validate.open_unit("delta", what.delta)
     _validate.positive_int("records", what.records)
     _validate.positive_int("steps", what.steps)
-
-
-# A card, a guarantee and a page all ask for the same number.
-@functools.lru_cache(maxsize=8)
-def _recounted(event: Event, delta: float, accountant: str) -> float:
-    return epsilon(event, delta, event.relation, accountant)
 
 
 def _host(tree: Any) -> Any:
