@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # each under its own name again, by which type checkers know 
     from dpjax.algorithms import dp_svrg_plus_plus as dp_svrg_plus_plus
     from dpjax.algorithms import dp_trust_region as dp_trust_region
     from dpjax.algorithms import dpagem as dpagem
+    from dpjax.algorithms import noisy_newton as noisy_newton
     from dpjax.algorithms import objective_perturbation as objective_perturbation
     from dpjax.algorithms import output_perturbation as output_perturbation
     from dpjax.algorithms import paper_schedule as paper_schedule
@@ -93,8 +94,8 @@ _NAMES = {
         "ALGORITHMS Certificate Status dp_accelerated_mirror_descent dp_adam "
         "dp_gradient_descent dp_gradient_descent_with_selection dp_newton dp_optimizer dp_sgd "
         "dp_stochastic_trust_region dp_subspace_trust_region dp_svrg dp_svrg_plus_plus "
-        "dp_trust_region dpagem objective_perturbation output_perturbation paper_schedule "
-        "perturbed_gradient_descent stochastic_spider with_accuracy with_count"
+        "dp_trust_region dpagem noisy_newton objective_perturbation output_perturbation "
+        "paper_schedule perturbed_gradient_descent stochastic_spider with_accuracy with_count"
     ),
     "datasets": "Dataset",
     "derivatives": "clipped_grad clipped_grad_difference clipped_hessian joint_clipped",

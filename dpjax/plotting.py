@@ -25,6 +25,8 @@ _BAND = 0.1
 EXACT = "exact values (NOT PRIVATE)"
 # Inches that a character and a line of a title or a legend take, at most.
 _CHARACTER, _LINE = 0.08, 0.23
+# More coefficients make a picture that nobody reads.
+_MOST = 60
 # Added in the legend to the name of a curve that no panel shows.
 _OUT_OF_VIEW = " (out of view)"
 
@@ -212,6 +214,72 @@ def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
             )
         for axes in (first, *rest):
             axes.set(xlabel="step")
+
+
+def plot_coefficients(
+    coefficients: Any,
+    path_or_axes: Any,
+    title: str = "",
+    colors: tuple[str, str, str, str] = (BLUE, GREY, "#DDDDDD", "0.4"),
+) -> None:
+    """Draws a forest plot: coefficients with their intervals over what noise alone gives.
+
+    Each is what the declared range of its column does to the prediction, so that one axis serves
+    all; an intercept, which has no such range, is left out. What is far beyond the others is cut.
+
+    Args:
+      coefficients: a ``Coefficients``, as ``solution.coefficients()`` returns it.
+      path_or_axes: file to write, whose ending fixes the format; or matplotlib axes to draw on.
+      title: printed above.
+      colors: of coefficients, of those within noise, of the band of noise and of the line at 0.
+
+    Privacy: draws released values only.
+    """
+    if hasattr(path_or_axes, "hlines"):
+        return _forest(path_or_axes, coefficients, colors)
+    rows = min(int(np.isfinite(coefficients.spans).sum()), _MOST)
+    size = (4.2, 0.9 + 0.27 * rows * len(coefficients.classes or ("",)))
+    with panels(path_or_axes, 1, 1, title, size=size) as ((axes,),):
+        _forest(axes, coefficients, colors)
+
+
+def _forest(axes: Any, held: Any, colors: tuple[str, str, str, str]) -> None:
+    point, within, band_color, rule = colors
+    every = np.flatnonzero(np.isfinite(held.spans))
+    shown, classes = every[:_MOST], held.classes or ("",)
+
+    def scaled(numbers: np.ndarray | None) -> np.ndarray:
+        """In rows as they are drawn: by column, and within one by class."""
+        numbers = np.full(held.values.shape, np.nan) if numbers is None else numbers
+        return (np.atleast_2d(numbers) * held.spans)[:, shown].T.ravel()
+
+    values, noise, lower, upper = map(scaled, (held.values, held.noise, held.lower, held.upper))
+    is_noise = np.abs(values) <= noise
+    reach = np.nanmax(np.abs([values, lower, upper]), axis=0)
+    # A column with wide bounds would leave no room for the others.
+    limit = 1.1 * min(reach.max(), 4 * np.median(reach)) or 1.0
+    rows, half = np.arange(len(values)), np.minimum(noise, 2 * limit)
+    label = "the privacy noise alone"
+    axes.barh(rows, 2 * half, left=-half, height=0.8, color=band_color, label=label, zorder=1)
+    axes.axvline(0, color=rule, linewidth=1, zorder=1.5)
+    for which, color in ((~is_noise, point), (is_noise, within)):
+        axes.hlines(rows[which], lower[which], upper[which], color, linewidth=1.8, zorder=2)
+        # Of a coefficient that is out of view the edge shows on which side.
+        for marker, side in (("o", 0), (">", 1), ("<", -1)):
+            here = which & (np.where(np.abs(values) > limit, np.sign(values), 0) == side)
+            at = np.clip(values[here], -0.98 * limit, 0.98 * limit)
+            axes.plot(at, rows[here], marker, color=color, markersize=5, zorder=3)
+    covered = "sampling and privacy noise" if held.kind == "population" else "privacy noise"
+    label = f"{100 * held.confidence:.3g} % interval, {covered}"
+    label = "coefficient, no interval" if held.lower is None else label
+    axes.plot([], [], "o" if held.lower is None else "o-", color=point, label=label)
+    names = [f"{held.names[at]}{name and f', {name}'}" for at in shown for name in classes]
+    axes.set_yticks(rows, ["\n".join(textwrap.wrap(n, 22)[:2]) for n in names], fontsize=8)
+    more = len(every) - len(shown)
+    words = f"\n{more} more columns are not shown" if more else ""
+    axes.set_xlabel(f"effect of the column's whole range, or of a level{words}", fontsize=8)
+    axes.set(xlim=(-limit, limit), ylim=(len(rows) - 0.4, -0.6))
+    axes.tick_params(axis="x", labelsize=8)
 
 
 def _common_legend(figure: Any, where: Literal["below", "right"]) -> None:

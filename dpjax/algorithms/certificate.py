@@ -125,6 +125,21 @@ class Bars:
         """What privacy noise alone makes of it; also where no interval is given."""
         return self.stddev
 
+    def mapped(self, matrix: np.ndarray, offset: np.ndarray) -> Any:
+        """Returns those of ``matrix`` (k, p) times the parameters plus ``offset`` (k,), in float64.
+
+        A bound on what is left out holds for each: |a^T B^-1 r| is at most |B^-1 a| |r|, and the
+        standard deviation of a^T w~ at least |B^-1 a| times the noise's.
+
+        >>> bars = ErrorBars(np.ones(2), np.eye(2), 0.0, 0.0, True, True, True)
+        >>> bars.mapped(np.array([[3.0, 4.0]]), np.array([10.0])).stddev
+        array([5.])
+        """
+        held = {name: np.asarray(value, np.float64) for name, value in vars(self).items()}
+        mapped = {name: matrix @ v @ matrix.T for name, v in held.items() if v.ndim == 2}
+        estimate = matrix @ held["estimate"] + offset
+        return dataclasses.replace(self, estimate=estimate, **mapped)  # pyright: ignore
+
     @property
     def refusal(self) -> str | None:
         """Why there are no intervals, or None if there are; on the host, of one training."""
@@ -187,22 +202,10 @@ class ErrorBars(Bars):
     definite: Array
     unclipped: Array
 
-    def mapped(self, matrix: np.ndarray, offset: np.ndarray) -> ErrorBars:
-        """Returns those of ``matrix`` (k, p) times the parameters plus ``offset`` (k,), in float64.
-
-        The bound on what is left out holds for each: |a^T B^-1 r| is at most |B^-1 a| |r|, and the
-        standard deviation of a^T w~ at least |B^-1 a| times the noise's.
-
-        >>> bars = ErrorBars(np.ones(2), np.eye(2), 0.0, 0.0, True, True, True)
-        >>> bars.mapped(np.array([[3.0, 4.0]]), np.array([10.0])).stddev
-        array([5.])
-        """
-        covariance = np.asarray(self.covariance, np.float64)
-        return dataclasses.replace(
-            self,
-            estimate=matrix @ np.asarray(self.estimate, np.float64) + offset,
-            covariance=matrix @ covariance @ matrix.T,
-        )
+    @property
+    def noise_stddev(self) -> np.ndarray:
+        # Along a direction without curvature the noise has no bound.
+        return self.stddev if bool(self.definite) else np.full(self.stddev.shape, np.inf)
 
     @property
     def refusal(self) -> str | None:

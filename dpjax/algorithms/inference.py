@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from dpjax._typing import Array, pytree_dataclass
 from dpjax.algorithms.certificate import Bars, deviations
 
 CURVATURE = 0.1
-"""Largest bound on what a quadratic model leaves out, over the gradient's standard deviation."""
+"""Most that a quadratic model may leave out, over the gradient's standard deviation."""
 
 
 @pytree_dataclass
@@ -30,11 +28,12 @@ class PopulationBars(Bars):
       covariance: over samples and noise, (p, p).
       noise_covariance: over the noise alone, (p, p).
       strength: the smallest eigenvalue of B over the spectral norm of its noise, shape ().
-      curvature: the bound on |r| over the standard deviation of the gradient, shape ().
+      curvature: the size of r over the standard deviation of the gradient, shape ().
+      unclipped: whether clipping moves no gradient by more than was allowed for.
 
     Privacy: post-processing of released values.
 
-    >>> bars = PopulationBars(np.zeros(1), np.full((1, 1), 4.0), np.ones((1, 1)), 3.0, 0.0)
+    >>> bars = PopulationBars(np.zeros(1), np.full((1, 1), 4.0), np.ones((1, 1)), 3.0, 0.0, True)
     >>> bars.stddev, bars.noise_stddev, bars.refusal
     (array([2.]), array([1.]), None)
     """
@@ -47,26 +46,21 @@ class PopulationBars(Bars):
     noise_covariance: Array
     strength: Array
     curvature: Array
+    unclipped: Array
 
     @property
     def noise_stddev(self) -> np.ndarray:
         return deviations(self.noise_covariance)
 
-    def mapped(self, matrix: np.ndarray, offset: np.ndarray) -> PopulationBars:
-        """Returns those of ``matrix`` (k, p) times the parameters plus ``offset`` (k,)."""
-        both = (np.asarray(part, np.float64) for part in (self.covariance, self.noise_covariance))
-        covariance, noise = (matrix @ part @ matrix.T for part in both)
-        return dataclasses.replace(
-            self,
-            estimate=matrix @ np.asarray(self.estimate, np.float64) + offset,
-            covariance=covariance,
-            noise_covariance=noise,
-        )
-
     @property
     def refusal(self) -> str | None:
         # A comparison with NaN is false, so that NaN is refused.
         strength, curvature = float(self.strength), float(self.curvature)
+        if not bool(self.unclipped):
+            return (
+                "gradients may have been clipped: intervals need a Dataset whose rows have norm at "
+                "most 1, n public, and clip norms that are left at their defaults"
+            )
         if not strength > 1:
             return (
                 "some combination of columns varies too little beside the privacy noise (its "

@@ -12,6 +12,7 @@ from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.newton import dp_newton
+from dpjax.algorithms.newton_inference import noisy_newton
 from dpjax.algorithms.perturbed_descent import perturbed_gradient_descent
 from dpjax.algorithms.perturbed_minimum import objective_perturbation, output_perturbation
 from dpjax.algorithms.spider import stochastic_spider
@@ -74,6 +75,8 @@ class Entry:
     grid: dict[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     """Arguments and the values that a private search draws them from by default, for rows of norm
     1; empty where no default is sensible."""
+    strongly_convex: bool = False
+    """Whether theory needs a strongly convex objective, so that an intercept is penalised too."""
     one_release: bool = False
     """Whether it releases once and takes no planned steps, so that neither the command line nor the
     contract suite can run it."""
@@ -159,6 +162,7 @@ ENTRIES: tuple[Entry, ...] = (
         factory=dp_svrg,
         asks="every record at the anchor of each epoch, a batch at each step for how its gradient "
         "changed from there",
+        strongly_convex=True,
         example=Example(objective="logistic-l2", settings={"batch_size": 32, "epoch_length": 3}),
         scenario=_anchored(3, 10),
     ),
@@ -263,6 +267,14 @@ ENTRIES: tuple[Entry, ...] = (
             settings={"steps": 10, "floor": 0.25, "clip_norm": 1.0, "hessian_clip_norm": 1e-3},
             dimension=1,
         ),
+    ),
+    Entry(
+        name="noisy-newton",
+        factory=noisy_newton,
+        asks="every record, for gradient and Hessian as one release; at the end for the covariance "
+        "of gradients: the parameters have standard errors for a population",
+        example=Example(objective="logistic-l2"),
+        scenario=Scenario(settings=_CLIPS | {"steps": 2}, dimension=5, epsilon=3.341),
     ),
     Entry(
         name="dp-sgd",

@@ -21,7 +21,15 @@ from dpjax.auditing import estimators, games, scenarios
 from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
 from dpjax.auditing.recorder import Answers, differences
-from dpjax.oracles import AccuracyQuery, CountQuery, GradientQuery, HessianQuery, JointQuery
+from dpjax.oracles import (
+    AccuracyQuery,
+    CountQuery,
+    CovarianceQuery,
+    GradientQuery,
+    HessianQuery,
+    JointQuery,
+    NormsQuery,
+)
 
 DELTA = 1e-5
 # A process with a compiled audit takes about 1 GB.
@@ -70,6 +78,12 @@ _MECHANISMS: dict[str, Row] = {
     "joint": Row(
         lambda: scenarios.derivative(JointQuery, 4, **_WEIGHTS), 1_000_000, 0.94, 100_000, 0.85
     ),
+    "covariance": Row(
+        lambda: scenarios.derivative(CovarianceQuery, 6, **_CLIP), 1_000_000, 0.94, 100_000, 0.85
+    ),
+    "norms": Row(
+        lambda: scenarios.derivative(NormsQuery, 6, **_CLIP), 1_000_000, 0.94, 100_000, 0.85
+    ),
     "accuracy": Row(lambda: scenarios.fraction(AccuracyQuery), 1_000_000, 0.94, 100_000, 0.85),
     "accuracy-person": Row(
         lambda: scenarios.fraction(AccuracyQuery, 3), 1_000_000, 0.94, 100_000, 0.85
@@ -94,6 +108,7 @@ _MECHANISMS: dict[str, Row] = {
 _POWERS: dict[str, tuple[Any, ...]] = {
     "dp-tr": (40_000, 0.80, 20_000, 0.75),
     "dp-subspace-tr": (40_000, 0.80, 20_000, 0.75),
+    "noisy-newton": (40_000, 0.80, 20_000, 0.75),
     "dp-tr-certified": (40_000, 0.80, 20_000, 0.75),
     "dp-tr-person": (40_000, 0.80, 20_000, 0.75),
     "dp-str": (200_000, 0.80, 40_000, 0.75),

@@ -39,7 +39,13 @@ def load(arguments: argparse.Namespace, name: str | None = None) -> dpjax.Datase
     chosen = options.values(arguments, options.TABLE, options.UNIT)
     chosen["classes"] = classes(arguments.classes)
     chosen["memory_limit"] = memory(getattr(arguments, "memory_limit", None))
+    chosen["inference"] = _infers(arguments)
     return dpjax.datasets.load(str(name or arguments.data), **chosen)
+
+
+def _infers(arguments: argparse.Namespace) -> bool:
+    """Whether coefficients are to be read with intervals for a population."""
+    return getattr(arguments, "inference", None) == "population"
 
 
 def memory(text: str | None) -> int | None:
@@ -123,19 +129,22 @@ def say_labels(
     print(f"not checked: whether records count; {said}")
 
 
-def objective(arguments: argparse.Namespace) -> dpjax.Objective:
+def objective(arguments: argparse.Namespace, n: int | None = None) -> dpjax.Objective:
     """Returns the objective that the arguments name, or that fits the labels they declare.
 
     The Welsch loss takes the public strength that is stored for named data. Where ``--unit`` or the
-    schema names a unit it is the objective of units. Sets ``arguments.objective`` to its name.
+    schema names a unit it is the objective of units. Of a table with n records or units the default
+    penalty is ``default_penalty``, and never on the intercept, unless the algorithm needs a
+    strongly convex objective. Sets ``arguments.objective`` to its name.
     """
     # ``compare`` has no such option.
     unit, labels = getattr(arguments, "unit", None), classes(arguments.classes)
+    intercept = arguments.intercept
     # Undeclared are the labels of a column of booleans, which are two.
     count = 2 if labels is None else len(labels)
     if arguments.schema is not None:
         schema = dpjax.datasets.Schema.read(arguments.schema)
-        unit, labels = schema.unit, schema.label.classes
+        unit, labels, intercept = schema.unit, schema.label.classes, schema.intercept
         # Of a number there are no classes.
         count = 0 if labels is None else len(labels)
     elif arguments.data in SPECS:
@@ -143,17 +152,23 @@ def objective(arguments: argparse.Namespace) -> dpjax.Objective:
         count = SPECS[arguments.data].classes
     elif is_scaled(arguments.data):
         unit, held = declared_in(arguments.data)
+        intercept = held is not None and held.intercept
         labels = None if held is None else held.classes
         if held is not None and held.label_bounds is not None:
             count = 0
         elif labels is not None:
             count = len(labels)
     if arguments.objective is None:
-        arguments.objective = {0: "least-squares", 2: "logistic-nonconvex"}.get(count, "softmax")
-    row = _of_rows(arguments, count)
+        # Intervals need a convex objective.
+        two = "logistic-l2" if _infers(arguments) else "logistic-nonconvex"
+        arguments.objective = {0: "least-squares", 2: two}.get(count, "softmax")
+    row = _of_rows(arguments, count, None if arguments.data in SPECS else n)
     if (text := getattr(arguments, "class_weight", None)) is not None:
         # Undeclared classes are known by their numbers alone.
         row = row.weighted(_weights(text, labels or ((-1, 1) if count == 2 else range(count))))
+    entry = dpjax.algorithms.ALL.get(getattr(arguments, "algorithm", None) or "")
+    if intercept and not (entry is not None and entry.strongly_convex):
+        row = row.free_intercept()
     return row if unit is None else row.of_units()
 
 
@@ -171,7 +186,7 @@ def _weights(text: str, labels: Iterable[Label]) -> list[float]:
     )
 
 
-def _of_rows(arguments: argparse.Namespace, count: int) -> dpjax.Objective:
+def _of_rows(arguments: argparse.Namespace, count: int, n: int | None) -> dpjax.Objective:
     """The objective of rows with so many classes, 0 where labels are numbers."""
     objectives = dpjax.objectives.OBJECTIVES | {"softmax": dpjax.objectives.softmax}
     chosen = objectives[_validate.choice("objective", arguments.objective, objectives)]
@@ -181,9 +196,17 @@ def _of_rows(arguments: argparse.Namespace, count: int) -> dpjax.Objective:
     strength = arguments.regularization
     if strength is None and chosen is dpjax.objectives.welsch:
         strength = dpjax.objectives.welsch_regularization(arguments.data)
+    penalised = "regularization" in inspect.signature(factory).parameters
+    of_table = n is not None and penalised and arguments.objective not in dpjax.objectives.SADDLES
+    if strength is None and of_table:
+        # Under add-or-remove the number of records is private; without a declared one it raises.
+        size: Any = arguments.data_size or n
+        strength = dpjax.objectives.default_penalty(
+            size, arguments.epsilon, count > 0, _infers(arguments)
+        )
     if strength is None:
         return factory()
-    if "regularization" not in inspect.signature(factory).parameters:
+    if not penalised:
         raise ValueError(
             f"{arguments.objective} has no regularization to set; leave --regularization out."
         )
@@ -300,7 +323,7 @@ def maker(
         # Of the objective, not of the factory; a copy, as each training has another.
         changed = argparse.Namespace(**vars(arguments))
         changed.regularization = setting.pop("regularization", arguments.regularization)
-        loss = objective(changed)
+        loss = objective(changed, size)
         return factory(loss, budget, dimension=loss.parameters(data.dimension), **setting)
 
     return make

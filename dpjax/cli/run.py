@@ -37,11 +37,19 @@ dpjax run
 dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
 dpjax run --data people.csv --schema schema.toml --save model --report report.html
 dpjax run --data patients.csv --label sick --classes no,yes --bounds b.json --save model
+dpjax run --data people.csv --schema schema.toml --epsilon 3 --inference
 dpjax run dp-tr --ledger visits.ledger --checkpoint run-1
 dpjax run dp-tr --epsilon 1 --estimate 0.1
 dpjax run dp-tr --epsilon 0.5 --dry-run
 """
 _OPTIONS: options.Options = {
+    "--inference": {
+        "nargs": "?",
+        "const": "population",
+        "choices": ("population", "privacy"),
+        "help": "print coefficients with standard errors and intervals that cover the sampling of "
+        "records and privacy noise, by noisy-newton; privacy: of the noise alone, by dp-tr",
+    },
     "--repeats": {
         "type": int,
         "help": "research only: this many runs, seeds vmapped in one compile",
@@ -72,6 +80,7 @@ def add_options(parser: Parser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Runs and returns 0; whatever is wrong raises before anything is spent."""
+    _infer(arguments)
     if processes.asked_for(arguments):
         return processes.together(arguments, functools.partial(_work, arguments))
     return _work(arguments)
@@ -81,8 +90,10 @@ def _work(arguments: argparse.Namespace) -> int:
     everyone = Team(jax.process_count(), jax.process_index())
     # Files are looked at where they are written: in the first process.
     everyone.from_first(functools.partial(_check, arguments))
-    objective = problem.objective(arguments)
+    # Before the data are read, for what is wrong with the arguments alone.
+    problem.objective(arguments)
     data = problem.load(arguments)
+    objective = problem.objective(arguments, data.size)
     dimension = objective.parameters(data.dimension)
     setting = problem.configure(arguments, objective, data.size, dimension)
     algorithm = setting.algorithm
@@ -108,6 +119,8 @@ def _work(arguments: argparse.Namespace) -> int:
     seconds = (compiled, passed - compiled)
     content = result(arguments, setting, data, solution, seconds)
     print("\n".join(summary(content)))
+    if arguments.inference and arguments.repeats is None:
+        print("", solution.coefficients().summary(), "", sep="\n")
     if not content["releasable"]:
         print("releasable: false (a research run: seeded, repeated, or with exact values)")
     try:
@@ -118,6 +131,21 @@ def _work(arguments: argparse.Namespace) -> int:
         print()
         print(problem.statement(arguments, algorithm, data))
     return status
+
+
+def _infer(arguments: argparse.Namespace) -> None:
+    """Takes the algorithm whose solutions have the intervals that are asked for."""
+    if arguments.inference is None and arguments.algorithm == "noisy-newton":
+        arguments.inference = "population"
+    if arguments.inference is None:
+        return
+    needed = {"population": "noisy-newton", "privacy": "dp-tr"}[arguments.inference]
+    if arguments.algorithm not in ("dp-tr", needed):
+        raise ValueError(
+            f"--inference {arguments.inference} trains by {needed}: leave out "
+            f"{arguments.algorithm}."
+        )
+    arguments.algorithm = needed
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -257,6 +285,7 @@ def result(
         "status": statuses(np.asarray(solution.status)).tolist(),
         "certificate": certificate,
         "remarks": solution.remarks,
+        "coefficients": _coefficients(arguments, solution),
         **{field: _answer(solution, field) for field in ANSWERS},
         **_exact(arguments, setting, data, solution),
         "seconds_compile": seconds_compile,
@@ -321,6 +350,32 @@ def _answer(solution: dpjax.Solution, field: str) -> dict[str, Any] | None:
     named = dict(zip(ENDS, (estimate, lower, upper), strict=True))
     numbers = {name: np.asarray(value).tolist() for name, value in named.items()}
     return {**numbers, "confidence": _CONFIDENCE}
+
+
+def _coefficients(
+    arguments: argparse.Namespace, solution: dpjax.Solution
+) -> list[dict[str, Any]] | None:
+    """Returns a dictionary for each coefficient, None where none are asked for."""
+    if not arguments.inference or arguments.repeats is not None:
+        return None
+    found = solution.coefficients()
+    fields = ("value", "standard_error", "z", "p_value", "lower", "upper", "noise")
+    held = (found.values, found.errors, found.z, found.p_values)
+    numbers = [
+        np.full(found.values.shape, np.nan) if part is None else part
+        for part in (*held, found.lower, found.upper, found.noise)
+    ]
+    named = [*zip(found.names, found.per, strict=True)] * len(found.classes or (None,))
+    classes = np.repeat(np.array(found.classes or (None,), object), len(found.names))
+    return [
+        {
+            "class": label,
+            "name": name,
+            "per": per,
+            **dict(zip(fields, map(float, row), strict=True)),
+        }
+        for label, (name, per), *row in zip(classes, named, *map(np.ravel, numbers), strict=True)
+    ]
 
 
 def _exact(

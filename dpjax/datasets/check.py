@@ -20,9 +20,10 @@ from dpjax.datasets.loaders import (
     check_units,
     open_table,
     scaled_columns,
+    undeclared_line_breaks,
 )
 from dpjax.datasets.scaling import Bounds
-from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
+from dpjax.datasets.schema import Schema, check_table
 from dpjax.datasets.source import OpenTable, few
 from dpjax.datasets.sources import has_columns, is_table_path
 from dpjax.datasets.tally import MOST_CLASSES, Tally, is_garbled

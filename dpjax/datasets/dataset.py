@@ -38,6 +38,8 @@ class Preprocessing:
       unit: name of the column that says whose a record is.
       max_records: how many records of one unit count.
       ignored: names of columns that were declared not to be used.
+      constant: whether a constant divides rows with classes as the label too.
+      max_norm: declared norm to which longer rows are scaled down before a constant divides them.
 
     >>> scale = Preprocessing((Numeric("age", 0, 100), Numeric("bmi", 10, 50)))
     >>> scale.rows({"bmi": [30, 50], "age": [50, 0]}).round(4)
@@ -50,11 +52,18 @@ class Preprocessing:
     classes: tuple[Label, ...] | None = None
     label_bounds: tuple[float, float] | None = None
     pixels: tuple[float, float] | None = None
+    constant: bool = False
+    max_norm: float | None = None
     # Not compared, as rows do not depend on them.
     label: str | None = dataclasses.field(default=None, compare=False)
     unit: str | None = dataclasses.field(default=None, compare=False)
     max_records: int | None = dataclasses.field(default=None, compare=False)
     ignored: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+
+    @property
+    def linear(self) -> bool:
+        """Whether a constant divides rows, so that they are linear in their columns."""
+        return self.constant or self.label_bounds is not None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -87,6 +96,8 @@ class Preprocessing:
         # How rows are scaled depends on whether the label has bounds, see `encode`, not on which.
         if (self.label_bounds is None) != (other.label_bounds is None):
             names.append("whether the label is a number")
+        elif (self.linear, self.max_norm) != (other.linear, other.max_norm):
+            names.append("what rows are divided by")
         if not names and tuple(mine) != tuple(its):
             names.append("the order of the columns")
         return names
@@ -134,8 +145,8 @@ class Preprocessing:
         """
         least, constant = 0.0, None
         # Then a row must stay linear in its columns, so that one constant divides all rows.
-        if self.label_bounds is not None:
-            least, constant = linear_scale(len(self.encoders), self.intercept)
+        if self.linear:
+            least, constant = linear_scale(len(self.encoders), self.intercept, self.max_norm)
         if self._plain:
             # One pass over all columns, where none needs one of its own.
             block = cells[0] if cells[0].ndim == 2 else stacked(cells)

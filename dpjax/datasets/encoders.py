@@ -185,36 +185,42 @@ class _OfLevels(Column):
 
 @dataclasses.dataclass(frozen=True)
 class Categorical(_OfLevels):
-    """One of declared levels, each with an indicator of its own.
+    """One of declared levels, each with an indicator of its own but for a reference level.
 
     Args:
       levels: compared as text or as numbers.
       other: whether any other cell has an indicator too; else it makes a null record.
+      reference: the level that has none, with which the others are compared; None if all have one.
     """
 
     levels: tuple[Label, ...]
     other: bool = False
+    reference: Label | None = None
 
     key: ClassVar[str] = "levels"
-    options: ClassVar[tuple[str, ...]] = ("other",)
+    options: ClassVar[tuple[str, ...]] = ("other", "reference")
 
     @property
     def features(self) -> tuple[str, ...]:
         levels = (*self.levels, *(("other",) if self.other else ()))
-        return tuple(f"{self.name}={level}" for level in levels)
+        return tuple(f"{self.name}={level}" for level in levels if level != self.reference)
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
         place = places(cells, self.levels)
         # 0 or 1 whatever `low` is: k indicators of -1 would add k to a row's squared norm, of which
         # `linear_scale` allows 1 to a column.
-        rows = np.zeros((len(cells), len(self.features)))
+        rows = np.zeros((len(cells), len(self.levels) + self.other))
         rows[np.arange(len(cells)), place] = 1.0  # -1 is the last, "other"
         if not self.other:
             rows[place < 0] = np.nan
-        return rows
+        # Of a column without a reference nothing is left out.
+        left_out = [i for i, level in enumerate(self.levels) if level == self.reference]
+        return np.delete(rows, left_out, axis=1) if left_out else rows
 
     def declaration(self) -> dict[str, Any]:
-        return super().declaration() | ({"other": True} if self.other else {})
+        beside = {"other": True} if self.other else {}
+        named = {} if self.reference is None else {"reference": self.reference}
+        return super().declaration() | beside | named
 
 
 @dataclasses.dataclass(frozen=True)

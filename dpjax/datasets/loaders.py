@@ -11,7 +11,14 @@ from dpjax import _validate
 from dpjax.datasets import registry
 from dpjax.datasets.cells import Kind
 from dpjax.datasets.dataset import Dataset, Preprocessing
-from dpjax.datasets.encoders import ClassLabel, Column, NumberLabel, Numeric, Unscaled
+from dpjax.datasets.encoders import (
+    ClassLabel,
+    Column,
+    Ignored,
+    NumberLabel,
+    Numeric,
+    Unscaled,
+)
 from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.labels import Label, declared_classes
 from dpjax.datasets.registry import SPECS, DatasetInfo
@@ -19,9 +26,9 @@ from dpjax.datasets.rows import Rows
 from dpjax.datasets.scaled import is_scaled
 from dpjax.datasets.scaled import read as read_scaled
 from dpjax.datasets.scaling import Bounds, read_ranges
-from dpjax.datasets.schema import Schema, check_table, undeclared_line_breaks
+from dpjax.datasets.schema import Schema, check_table
 from dpjax.datasets.source import OpenTable, Source, few
-from dpjax.datasets.sources import SUFFIXES, has_columns, is_table_path, open_source
+from dpjax.datasets.sources import SUFFIXES, CsvFile, has_columns, is_table_path, open_source
 from dpjax.datasets.units import NOT_GROUPED, group
 
 
@@ -112,6 +119,7 @@ def load(
     max_records: int | None = None,
     schema: Schema | str | os.PathLike[str] | Mapping[str, Any] | None = None,
     unit_type: str | None = None,
+    inference: bool = False,
 ) -> Dataset:
     """Returns a named data set or a user's table: a file, or columns in memory.
 
@@ -149,11 +157,12 @@ def load(
       schema: a ``Schema``, the path of a TOML file that holds one, or a mapping like it; for a
         table only. It takes the place of all options but ``memory_limit``, and has an intercept
         unless it says otherwise.
+      inference: scale rows so that coefficients can be read, see ``Schema.for_inference``.
 
     Returns:
       A ``Dataset`` of NumPy arrays, every row divided by its norm, or by a constant where a schema
-      declares a number as the label; images are in [0, 1], with classes from 0 up. Its
-      ``preprocessing`` holds the declarations, and scales further records.
+      declares that or a number as the label, and for inference; images are in [0, 1], with classes
+      from 0 up. Its ``preprocessing`` holds the declarations, and scales further records.
 
     Raises:
       ValueError: for an unknown name, a label, classes, bounds or a schema that are missing, do not
@@ -174,7 +183,15 @@ def load(
     if is_scaled(name_or_path):
         # The file holds all that was declared when it was written.
         _check_left_out(options, f"{str(name_or_path)!r}: the file", schema=schema)
-        return read_scaled(name_or_path, memory_limit)
+        data = read_scaled(name_or_path, memory_limit)
+        scale = data.preprocessing
+        if inference and scale is not None and not scale.linear:
+            raise ValueError(
+                f"the rows of {str(name_or_path)!r} were divided by norms of their own, and "
+                'inference needs one constant: declare rows = "constant" in the schema, and write '
+                "the file again."
+            )
+        return data
     # With a schema `open_table` raises, since that is for tables.
     if schema is None and isinstance(name_or_path, str | os.PathLike) and name_or_path in IMAGES:
         if any(option is not None for option in (label, bounds, classes, intercept or None)):
@@ -188,6 +205,8 @@ def load(
     unscaled = any(isinstance(column, Unscaled) for column in table.schema.columns)
     if unscaled and _is_user_table(name_or_path):
         raise ValueError(undeclared_bounds(table))
+    if inference:
+        table = table._replace(schema=table.schema.for_inference())
     return table.dataset()
 
 
@@ -375,6 +394,25 @@ def scaled_columns(columns: Sequence[str], bounds: Bounds | None) -> tuple[Colum
         return tuple(map(Unscaled, columns))
     ranges = zip(*(end.tolist() for end in read_ranges(bounds, columns)), strict=True)
     return tuple(Numeric(name, *pair) for name, pair in zip(columns, ranges, strict=True))
+
+
+def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
+    """Returns what a schema has to declare of a CSV in which columns may hold any text.
+
+    Where each line is a record, whoever writes a text with line breaks writes further records;
+    where it is not, whoever leaves a quote open swallows those of others.
+
+    Privacy: depends on the declaration and the kind of file alone.
+    """
+    texts = [c.name for c in schema.columns if isinstance(c, Ignored) or getattr(c, "other", False)]
+    if not texts or schema.quoted_line_breaks is not None or not isinstance(source, CsvFile):
+        return []
+    return [
+        f"the schema lets {few(texts)} of {source.where} hold any text, and must say whether that "
+        "may break lines: declare quoted_line_breaks = true above [label] if cells in quotes hold "
+        "line breaks, or false if each line of the file is one record; `dpjax data FILE --check` "
+        "counts the lines that leave a quote open."
+    ]
 
 
 def check_size(source: Source) -> None:

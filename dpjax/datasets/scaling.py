@@ -44,7 +44,8 @@ def normalise(
     """Clamps and scales each feature to its declared range, then divides each row by its norm.
 
     Ranges are mapped to [``least``, 1], and None leaves features as they are; ``intercept`` appends
-    a feature that is 1 before the division, which is by ``constant`` if there is one.
+    a feature that is 1 before the division, which is by ``constant`` if there is one, and by a
+    row's own norm only where that is larger.
 
     Returns:
       (n, p) or (n, p + 1) float32, rows of norm 1 up to rounding. A zero row stays zero. A row
@@ -64,8 +65,8 @@ def normalise(
             # einsum squares and adds in one pass, without an array of squares.
             norm = np.sqrt(np.einsum("ij,ij->i", block, block) + intercept)[:, None]
             if constant is not None:
-                # A null record stays one.
-                norm = np.where(np.isnan(norm), np.nan, constant)
+                # NaN stays NaN: a null record stays one.
+                norm = np.maximum(norm, constant)
             # A row of zeros stays one.
             norm[norm == 0] = 1.0
             place = out[start : start + ROWS_IN_CACHE]
@@ -77,13 +78,17 @@ def normalise(
     return out
 
 
-def linear_scale(columns: int, intercept: bool) -> tuple[float, float]:
+def linear_scale(
+    columns: int, intercept: bool, max_norm: float | None = None
+) -> tuple[float, float]:
     """Returns ``least`` and ``constant`` of ``normalise`` for rows that are linear in the columns.
 
     The constant is the largest norm that there can be: a column, which may have several indicators,
-    adds at most 1 to its square.
+    adds at most 1 to its square. A declared ``max_norm`` takes its place where it is smaller, and
+    longer rows are scaled down to it.
     """
-    return -1.0, math.sqrt(columns + intercept)
+    largest = math.sqrt(columns + intercept)
+    return -1.0, largest if max_norm is None else min(largest, max_norm)
 
 
 def finite_or_nan(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:

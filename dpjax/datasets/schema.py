@@ -27,10 +27,10 @@ from dpjax.datasets.encoders import (
     NumberLabel,
     Numeric,
     Ordinal,
+    Unscaled,
 )
 from dpjax.datasets.labels import check_labels
 from dpjax.datasets.source import Source, few
-from dpjax.datasets.sources import CsvFile
 
 ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")
 """Names of the column that pandas or R writes beside those of a table."""
@@ -46,7 +46,8 @@ class Schema:
     numbers and ordered levels become features from -1 to 1, and all rows are divided by one
     constant, the square root of the number of columns that are features, plus 1 with an intercept:
     then no row has a norm above 1 and a linear model is linear in the columns, which it would not
-    be if rows were divided by norms of their own.
+    be if rows were divided by norms of their own. With classes ``rows="constant"`` does the same,
+    so that coefficients are log-odds per unit of a column; inference always does.
 
     Args:
       label: the label's column, and its classes or bounds.
@@ -58,6 +59,9 @@ class Schema:
       unit_type: how the unit's cells are compared, see ``group``: ``"number"``, ``"text"`` or None.
       quoted_line_breaks: of a CSV, whether cells in quotes may hold line breaks. A record is then
         what RFC 4180 parses as one; else it is a line.
+      rows: ``"own_norm"`` or ``"constant"``, what divides rows; None for the default by the label.
+      max_norm: norm of a row, features from -1 to 1 and an intercept of 1, to which longer ones are
+        scaled down. The constant is then the smaller of both.
 
     Privacy: must be written from public knowledge, not from the records.
 
@@ -76,6 +80,8 @@ class Schema:
     intercept: bool = True
     unit_type: str | None = None
     quoted_line_breaks: bool | None = None
+    rows: str | None = None
+    max_norm: float | None = None
 
     @classmethod
     def read(cls, declared: "Schema | str | os.PathLike[str] | Mapping[str, Any]") -> "Schema":
@@ -84,12 +90,12 @@ class Schema:
         Args:
           declared: ``[label]`` with ``column``, and ``classes`` or ``bounds``; for each other
             column ``[columns.NAME]`` with one of ``bounds`` (numbers or dates, which may have
-            ``missing``), ``levels`` (which may have ``other``), ``order`` and ``ignore = true``,
-            where ``NAME`` may be a pattern of other columns, such as ``"c*"``; ``[unit]`` with
-            ``column``, ``max_records`` and perhaps ``type`` where a person has several records;
-            ``intercept``; and ``quoted_line_breaks``, required for a CSV with a column that may
-            hold any text, by ``other`` or ``ignore``. A schema is returned as it
-            is.
+            ``missing``), ``levels`` (which may have ``other``, and a ``reference`` that gets no
+            feature), ``order`` and ``ignore = true``, where ``NAME`` may be a pattern of other
+            columns, such as ``"c*"``; ``[unit]`` with ``column``, ``max_records`` and perhaps
+            ``type`` where a person has several records; ``intercept``; ``rows`` and ``max_norm``;
+            and ``quoted_line_breaks``, required for a CSV with a column that may hold any text, by
+            ``other`` or ``ignore``. A schema is returned as it is.
 
         Raises:
           FileNotFoundError: if there is no such file.
@@ -126,7 +132,28 @@ class Schema:
             unit=self.unit,
             max_records=self.max_records,
             ignored=tuple(column.name for column in self.columns if not column.features),
+            constant=self.rows == "constant" or self.max_norm is not None,
+            max_norm=self.max_norm,
         )
+
+    def for_inference(self) -> "Schema":
+        """Returns the schema by which coefficients can be read and told apart.
+
+        A constant divides all rows, and each column of levels has a reference, by default its
+        first: all its indicators would add up to the intercept, or to those of another column.
+        """
+        # Without an intercept one column may keep all of its levels.
+        complete, columns = self.intercept, []
+        for column in self.columns:
+            if isinstance(column, Categorical):
+                named = column.reference is not None or not complete
+                first = column.reference if named else column.levels[0]
+                column, complete = dataclasses.replace(column, reference=first), True
+            columns.append(column)
+        # Numbers without bounds have no largest norm: of published data rows stay as they are.
+        unscaled = any(isinstance(column, Unscaled) for column in columns)
+        rows = self.rows if unscaled else "constant"
+        return dataclasses.replace(self, columns=tuple(columns), rows=rows)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -209,25 +236,6 @@ def check_table(schema: Schema, source: Source) -> None:
         check_names(said, source.kinds[name], source.stated[name], schema.unit_type)
 
 
-def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
-    """Returns what a schema has to declare of a CSV in which columns may hold any text.
-
-    Where each line is a record, whoever writes a text with line breaks writes further records;
-    where it is not, whoever leaves a quote open swallows those of others.
-
-    Privacy: depends on the declaration and the kind of file alone.
-    """
-    texts = [c.name for c in schema.columns if isinstance(c, Ignored) or getattr(c, "other", False)]
-    if not texts or schema.quoted_line_breaks is not None or not isinstance(source, CsvFile):
-        return []
-    return [
-        f"the schema lets {few(texts)} of {source.where} hold any text, and must say whether that "
-        "may break lines: declare quoted_line_breaks = true above [label] if cells in quotes hold "
-        "line breaks, or false if each line of the file is one record; `dpjax data FILE --check` "
-        "counts the lines that leave a quote open."
-    ]
-
-
 def key_of(name: str) -> str:
     """Returns a column's name as a key of TOML."""
     # What TOML takes without quotes.
@@ -280,7 +288,13 @@ def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
 def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> Categorical:
     levels = check_labels(f"levels of {said}", declaration["levels"], 1)
     other = _validate.flag(f"other of {said}", declaration.get("other", False))
-    return Categorical(name, levels, other)
+    reference = declaration.get("reference")
+    if reference is not None and reference not in levels:
+        raise ValueError(
+            f"reference of {said} must be one of its levels, got {reference!r}: the others are "
+            "compared with it."
+        )
+    return Categorical(name, levels, other, reference)
 
 
 def _ordered(said: str, name: str, declaration: Mapping[str, Any]) -> Ordinal:
@@ -328,7 +342,8 @@ def _day(said: str, value: Any) -> float:
 
 def _schema(where: str, content: Mapping[str, Any]) -> Schema:
     """Returns the schema that a TOML file or a mapping holds; errors call it ``where``."""
-    _check_keys(where, content, ("intercept", "quoted_line_breaks", "label", "unit", "columns"))
+    known = ("intercept", "quoted_line_breaks", "rows", "max_norm", "label", "unit", "columns")
+    _check_keys(where, content, known)
     label, unit, columns = (
         _table(f"{name} of {where}", content.get(name, {}), f", [{name}]")
         for name in ("label", "unit", "columns")
@@ -358,6 +373,13 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
             )
     if unit_column == declared.column:
         raise ValueError(f"{where} declares {unit_column!r} as label and unit: choose one.")
+    rows, most = content.get("rows"), content.get("max_norm")
+    if most is not None:
+        most = _validate.positive(f"max_norm of {where}", most)
+    if rows is not None:
+        # A norm of all rows, and a number as the label, go with a constant.
+        own = ("own_norm",) * (most is None and declared.bounds is None)
+        rows = _validate.choice(f"rows of {where}", rows, (*own, "constant"))
     schema = Schema(
         declared,
         tuple(column_of(name, part, where) for name, part in columns.items()),
@@ -367,6 +389,8 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
         # Checked beside the stored column, by `check_names`.
         unit.get("type"),
         breaks,
+        rows,
+        most,
     )
     _check_features(where, schema.features)
     if not any(column.features for column in schema.columns):

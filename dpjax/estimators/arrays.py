@@ -230,7 +230,7 @@ class Scaling(NamedTuple):
             return None
         ends = zip(names, *(end.tolist() for end in self.ranges), strict=True)
         columns = tuple(Numeric(*column) for column in ends)
-        return Preprocessing(columns, self.intercept, **declared)
+        return Preprocessing(columns, self.intercept, **declared, constant=self.linear)
 
     @property
     def _linear_scale(self) -> tuple[float, float | None]:

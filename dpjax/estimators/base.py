@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier, is_regressor
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from dpjax import _validate
@@ -21,8 +21,9 @@ from dpjax.datasets import Dataset, group
 from dpjax.driver import run, solve
 from dpjax.estimators import arrays
 from dpjax.mechanisms import random_key
-from dpjax.objectives import Objective
-from dpjax.results import Solution, guarantee
+from dpjax.objectives import Objective, default_penalty
+from dpjax.results import Coefficients, Solution, guarantee
+from dpjax.results.coefficients import coefficients
 from dpjax.tuning import SearchPlan, default_settings, plan, run_plan
 
 # What ``fit`` says itself; the rest of a factory's arguments are options of the solver.
@@ -62,12 +63,11 @@ class PrivateEstimator(BaseEstimator):
     unit: str = "row"
     max_records: int | None = None
     unit_type: str | None = None
+    inference: bool | str = False
 
     tune = None  # but of an estimator whose trainings have an accuracy to choose by
     _linear: ClassVar[bool]
     """Whether rows must be linear in the features, so that none has a norm of its own."""
-    _penalty: ClassVar[float]
-    """The default regularization, times n epsilon."""
 
     def _encode(self, y: Any) -> tuple[np.ndarray, dict[str, Any]]:
         """Returns encoded labels, and what was declared of them as ``guarantee.statement`` asks."""
@@ -111,11 +111,17 @@ class PrivateEstimator(BaseEstimator):
             raise ValueError("X and y must have one length: pass one label in y for each row of X.")
         self._note_features(X, x, reset=True)
         bounds = arrays.by_column(self.bounds, X, x.shape[1])
+        linear = self._linear or self._inferred is not None
         self._scaling = arrays.declare(
-            bounds, self.data_norm, bool(self.fit_intercept), x.shape[1], self._linear
+            bounds, self.data_norm, bool(self.fit_intercept), x.shape[1], linear
         )
         names = getattr(self, "feature_names_in_", [f"x{at}" for at in range(x.shape[1])])
         self._preprocessing = self._scaling.preprocessing([*names], **declared)
+        if self._inferred is not None and self._preprocessing is None:
+            raise ValueError(
+                "inference needs bounds in place of data_norm: rows that are scaled down to a norm "
+                "are not linear in their columns."
+            )
         unit = _validate.word("unit", self.unit)
         data = Dataset(self._scaling.rows(x), y, unit=unit, max_norm=1.0)
         data = self._grouped(data, groups)
@@ -162,11 +168,32 @@ class PrivateEstimator(BaseEstimator):
         check_array(x, input_name="X", estimator=self)
         return self._scaling.rows(x)
 
+    @property
+    def coefficients_(self) -> Coefficients:
+        """Coefficients by name in the units of the columns, with what is known of their errors."""
+        check_is_fitted(self)
+        bars, penalty = self.solution_.error_bars, self.solution_.description.penalty
+        beside: Any = {"classes": self._scored, "numeric": is_regressor(self), "penalty": penalty}
+        return coefficients(self._params, self._preprocessing, bars, **beside)
+
+    def summary(self) -> str:
+        """Returns ``coefficients_`` as a table with captions; of ``inference``, with intervals."""
+        return self.coefficients_.summary()
+
+    _scored: ClassVar[Any] = ()
+    """Names of the classes, where each has a score."""
+
+    @property
+    def _inferred(self) -> str | None:
+        if self.inference in (True, False):
+            return "population" if self.inference else None
+        return _validate.choice("inference", self.inference, ("population", "privacy"))
+
     def _strength(self, size: int) -> float:
         strength = self.regularization
         if strength is None:
-            # The noise on a mean gradient is of order 1 / (n epsilon), and the penalty follows.
-            strength = self._penalty / (size * self.epsilon)
+            population = self._inferred == "population"
+            strength = default_penalty(size, self.epsilon, is_classifier(self), population)
         return _validate.non_negative("regularization", strength)
 
     def _note_features(self, X: Any, x: np.ndarray, reset: bool) -> None:
@@ -203,7 +230,13 @@ class PrivateEstimator(BaseEstimator):
             delta = 1 / (10 * _validate.positive_int("data_size", size))
         budget = PrivacyBudget(self.epsilon, delta, self.relation)
         factories = ALGORITHMS
-        factory = factories[_validate.choice("solver", self.solver, factories)]
+        solver = _validate.choice("solver", self.solver, factories)
+        if self._inferred is not None:
+            solver = {"population": "noisy-newton", "privacy": "dp-tr"}[self._inferred]
+            # The default stands for either.
+            if self.solver not in (solver, "dp-tr"):
+                raise ValueError(f"inference takes the solver {solver}: leave {self.solver} out.")
+        factory = factories[solver]
         takes = [name for name in inspect.signature(factory).parameters if name not in _SAID]
         options = {} if self.solver_options is None else self.solver_options
         if not isinstance(options, Mapping):
@@ -213,7 +246,7 @@ class PrivateEstimator(BaseEstimator):
             )
         # Here, as the factory's own TypeError would suggest no name.
         for name in options:
-            _validate.choice(f"option of {self.solver}", name, takes)
+            _validate.choice(f"option of {solver}", name, takes)
 
         def make(budget: PrivacyBudget, **setting: Any) -> Algorithm:
             # The argument stays as it was declared, for ``get_params`` and ``clone``.
@@ -222,6 +255,8 @@ class PrivateEstimator(BaseEstimator):
             if "regularization" in setting:
                 trial.regularization = setting.pop("regularization")
             objective = trial._objective(size)
+            if self.fit_intercept and not ALL[solver].strongly_convex:
+                objective = objective.free_intercept()
             if self.max_records is not None:
                 objective = objective.of_units()
             parameters = objective.parameters(dimension)
@@ -232,9 +267,9 @@ class PrivateEstimator(BaseEstimator):
         if settings is None or settings is False:
             return make(budget)
         if settings is True:
-            settings = default_settings(ALL[self.solver].grid, self.solver)
+            settings = default_settings(ALL[solver].grid, solver)
         for name in settings if isinstance(settings, Mapping) else ():
-            _validate.choice(f"setting of {self.solver}", name, [*takes, "regularization"])
+            _validate.choice(f"setting of {solver}", name, [*takes, "regularization"])
         return plan(make, settings, budget)
 
     def _train(self, planned: Algorithm | SearchPlan, data: Dataset) -> Solution:

@@ -45,15 +45,17 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
         ``dpjax.datasets.check`` counts the others for the data's owner.
       bounds: (lower, upper), each a number or one per feature; or of a data frame ``{column:
         (lower, upper)}``. Values are clamped to them and mapped to [0, 1]; each row, with its
-        intercept, is then divided by its own norm.
+        intercept, is then divided by its own norm, see ``rows``.
       data_norm: in place of ``bounds``, the norm that a row has at most; longer ones are scaled
         down to it.
       relation: what neighbouring data sets are, see ``PrivacyBudget``. Under
         ``"add_or_remove_one"`` n is private: declare ``delta`` and ``data_size``.
       data_size: declared number of records, or of units; by default that of the data.
-      fit_intercept: whether to append a constant feature, which is regularized like the others.
+      fit_intercept: whether to append a constant feature. It has no penalty, but with
+        ``solver="dp-svrg"``, whose theory needs one.
       regularization: lambda of the penalty lambda / 2 |w|^2, on the weights of the scaled rows; by
-        default 2 / (n epsilon), which grows and falls with the noise. 0 for none.
+        default 2 / (n epsilon), which grows and falls with the noise, and 0.1 / (n epsilon) for
+        inference. 0 for none.
       random_state: None for noise that cannot be repeated, as a release needs; an integer for
         research, which makes ``releasable_`` False.
       solver_options: further arguments of the solver's factory, such as ``{"steps": 64}``.
@@ -68,6 +70,12 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
         ``dpjax.tune``, within the same budget: True for the solver's default grid, or names and
         values, such as ``{"regularization": [1e-4, 1e-3], "radius": [3, 12]}``, of
         ``regularization`` and of options of the solver. A ledger then needs a Renyi order.
+      inference: whether standard errors, p-values and intervals are asked for, of ``summary()``:
+        True (or ``"population"``) for what covers sampling and privacy noise, by the solver
+        ``noisy-newton``; ``"privacy"`` for noise alone. Needs ``bounds``.
+      rows: ``"own_norm"``, or ``"constant"``: values within bounds are mapped to [-1, 1] and all
+        rows divided by one constant, so that coefficients are log-odds per unit. Which predicts
+        better depends on the data, see ``benchmarks/rows.py``; inference takes the constant.
 
       class_weight: how much the loss of a record counts by its class, ``{label: number}`` of all
         classes, declared; their ratios count, see ``Objective.weighted``. ``"balanced"`` would
@@ -78,6 +86,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
       intercept_: (1,) or (K,). ``X @ coef_[0] + intercept_`` has the sign of ``decision_function``
         for features within their bounds; with ``data_norm`` it is the decision, for rows within it.
       classes_: the labels, sorted.
+      coefficients_: the same by name, with what is known of their errors, see ``Coefficients``.
       n_features_in_: number of features p.
       guarantee_: what the fit guarantees, in words to publish. Of several fits in this process
         without a ledger it says that it is one; those of other processes it cannot know.
@@ -114,10 +123,18 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
     tune: bool | Mapping[str, Sequence[Any]] | None = None
     class_weight: Mapping[Any, float] | None = None
 
+    rows: str = "own_norm"
+
     _declared = np.array((0, 1))  # until ``fit`` has read the declaration
-    # A row's direction decides its class, and dividing it by its own norm leaves that.
-    _linear = False
-    _penalty = 2.0  # chosen on ijcnn1 and randhie, see ``benchmarks/estimator.py``
+
+    @property
+    def _linear(self) -> bool:
+        # A row's direction decides its class, and dividing it by its own norm leaves that.
+        return _validate.choice("rows", self.rows, ("own_norm", "constant")) == "constant"
+
+    @property
+    def _scored(self) -> tuple[str, ...]:
+        return tuple(map(str, self.classes_)) if len(self.classes_) > 2 else ()
 
     def _encode(self, y: Any) -> tuple[np.ndarray, dict[str, Any]]:
         cells, kind = arrays.labels(y)
@@ -186,7 +203,6 @@ class _PrivateRegression(RegressorMixin, PrivateEstimator):
     # Rows that are divided by norms of their own would make a prediction non-linear in the
     # features, and `coef_` could not give it.
     _linear = True
-    _penalty = 1.0  # see ``benchmarks/regression.py``
 
     def _encode(self, y: Any) -> tuple[np.ndarray, dict[str, Any]]:
         self._target = self._range()
@@ -245,9 +261,10 @@ class DPLinearRegression(_PrivateRegression):
       relation: what neighbouring data sets are, see ``PrivacyBudget``. Under
         ``"add_or_remove_one"`` n is private: declare ``delta`` and ``data_size``.
       data_size: declared number of records, or of units; by default that of the data.
-      fit_intercept: whether to append a constant feature, which is regularized like the others.
+      fit_intercept: whether to append a constant feature. It has no penalty, but with
+        ``solver="dp-svrg"``, whose theory needs one.
       regularization: lambda of the penalty lambda / 2 |w|^2, on the weights of the scaled rows; by
-        default 1 / (n epsilon). 0 for none.
+        default 1 / (n epsilon), and 0.1 / (n epsilon) for inference. 0 for none.
       random_state: None for noise that cannot be repeated, as a release needs; an integer for
         research, which makes ``releasable_`` False.
       solver_options: further arguments of the solver's factory, such as ``{"steps": 4}``.
@@ -257,11 +274,13 @@ class DPLinearRegression(_PrivateRegression):
       max_records: the largest number of records of one unit that count, where ``fit`` is given
         ``groups``; declared, not read off the data.
       unit_type: what ``groups`` are, ``"number"`` or ``"text"``, see ``dpjax.datasets.group``.
+      inference: see ``DPLogisticRegression``.
 
     Attributes:
       coef_: weights (p,) for features in their own units.
       intercept_: a number. ``X @ coef_ + intercept_`` is the prediction for features within their
         bounds.
+      coefficients_: the same by name, with what is known of their errors, see ``Coefficients``.
       n_features_in_: number of features p.
       guarantee_: what the fit guarantees, in words to publish.
       releasable_: whether that may be relied on; False with an integer ``random_state``.

@@ -13,7 +13,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Loss, Params
 from dpjax.datasets.rows import Rows
 from dpjax.objectives.linear import LinearLoss, Margin, Signs, Weighted
-from dpjax.objectives.regularizers import L2, PENALTIES, prox_zero
+from dpjax.objectives.regularizers import L2, PENALTIES, ExceptIntercept, prox_zero
 from dpjax.objectives.units import REDUCTIONS, UnitLoss
 
 Regularizer = Callable[[Params], Array]
@@ -278,6 +278,15 @@ class Objective:
             # Without its margin the objective would not know that it predicts.
             model=LinearModel() if self.model is None and self.margin is not None else self.model,
         )
+
+    def free_intercept(self) -> "Objective":
+        """Returns the objective of a linear model with no penalty on its last feature's weight."""
+        form, penalty = self.of_scores, self.regularizer
+        known = isinstance(penalty, PENALTIES) and not isinstance(penalty, ExceptIntercept)
+        # An objective without scores, or the same for both labels, has no intercept.
+        if form is None or not known or not self._scores:
+            return self
+        return dataclasses.replace(self, regularizer=ExceptIntercept(penalty, form.outputs))
 
     def weighted(self, weights: Sequence[float]) -> "Objective":
         """Returns the objective in which the loss of a record counts by its class.

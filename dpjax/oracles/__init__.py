@@ -3,6 +3,7 @@
 from dpjax._wide import Expansion, accumulate, zeros
 from dpjax.oracles.conditional import cond_under_vmap
 from dpjax.oracles.counts import AccuracyQuery, CountQuery
+from dpjax.oracles.covariance import CovarianceQuery, FittedQuery, NormsQuery
 from dpjax.oracles.estimate import EstimateQuery
 from dpjax.oracles.gradient import (
     LEAST,
@@ -33,16 +34,19 @@ __all__ = [
     "BallQuery",
     "ClippedSums",
     "CountQuery",
+    "CovarianceQuery",
     "DifferenceQuery",
     "EstimateQuery",
     "Evaluations",
     "Expansion",
+    "FittedQuery",
     "GradientQuery",
     "HessianQuery",
     "JointQuery",
     "MinimizerQuery",
     "NetworkQuery",
     "NewtonQuery",
+    "NormsQuery",
     "ObjectiveQuery",
     "Query",
     "ScoreQuery",

@@ -215,7 +215,7 @@ def fields(facts: Facts, sections: Sequence[Any] = ()) -> dict[str, Any]:
         "certificate": certificate,
         **{field: facts.answers.get(field) for field in ANSWERS},
         "classes": None if facts.classes is None else list(facts.classes),
-        "coefficients": _coefficients(facts),
+        "coefficients": facts.coefficients and facts.coefficients.to_dict(),
         "history": {name: values.tolist() for name, values in facts.history.items()},
         "guarantee": facts.guarantee,
         "sections": by_heading(sections),
@@ -225,16 +225,6 @@ def fields(facts: Facts, sections: Sequence[Any] = ()) -> dict[str, Any]:
 def by_heading(sections: Sequence[Any]) -> dict[str, list[Any]]:
     """Returns paragraphs, items and rows of each section, for JSON."""
     return {one.heading: [*one.text, *one.items, *one.rows] for one in sections}
-
-
-def _coefficients(facts: Facts) -> dict[str, Any] | None:
-    held = None if facts.coefficients is None else dataclasses.asdict(facts.coefficients)
-    return held and {
-        name: np.asarray(value).tolist() if isinstance(value, tuple | np.ndarray) else value
-        for name, value in held.items()
-        # Only a picture needs them, to draw all coefficients on one scale.
-        if name != "spans"
-    }
 
 
 def to_json(content: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ def sections(facts: Facts, model: str, exact: Mapping[str, float] | None = None)
 
     Privacy: released and public values only, but for ``exact``.
     """
-    what, data = facts.description, facts.preprocessing
+    what, data, held = facts.description, facts.preprocessing, facts.coefficients
     text = _TEMPLATE.render(
         facts=facts,
         exact=exact,
@@ -42,7 +42,8 @@ def sections(facts: Facts, model: str, exact: Mapping[str, float] | None = None)
     command = ["dpjax", "predict", model, "new.csv", "--out", "predictions.csv"]
     rows = "rows" if data is None else "'new.csv'"
     kept = {
-        "coefficients": repr(facts.coefficients),
+        # Captions are paragraphs of the section.
+        "coefficients": held and held.summary().rpartition("\n\n")[0],
         "command": shlex.join(command),
         "python": f"dpjax.load({model!r}).predict({rows})",
         "guarantee": _unfilled(facts.guarantee),

@@ -18,7 +18,9 @@ from dpjax.reporting.description import page_of, sections_of
 from dpjax.reporting.facts import Facts, Place, by_heading, facts_of, fields, to_json
 from dpjax.results import Coefficients
 
-_CELL = Markup('<div aria-hidden="true">{}</div>{}<small>{}</small>')
+_CELL = Markup(
+    '<div aria-hidden="true">{}</div><span class="{}">{}</span><small>{}</small><small>{}</small>'
+)
 _EXACT = (
     "NOT FOR RELEASE: this page holds exact values of the data, which no guarantee covers. Write a "
     "page without them for a release."
@@ -178,12 +180,15 @@ def _effects(held: Coefficients, pictured: bool) -> dict[str, Any]:
     if pictured and any(np.isfinite(value) for value, _ in effects):
         drawn, scale = pictures.effects(effects)
     pictured_rows, rows = iter(drawn), []
-    for (name, per, values, ends), _ in shown:
+    noise, within = np.atleast_2d(held.noise if held.noise is not None else 0), held.within_noise
+    for i, ((name, per, values, ends), _) in enumerate(shown):
         row: list[str] = [f"{name}, per {per}" if per else name]
         for at, value in enumerate(values):
             text = f"{value:+.4g}" if np.isfinite(value) else "not finite"
             between = "" if ends is None else f"{ends[0, at]:.4g} to {ends[1, at]:.4g}"
-            row.append(_CELL.format(next(pictured_rows), text, between))
+            alone = "" if held.noise is None else f"noise alone gives +- {noise[at, i]:.3g}"
+            grey = "muted" * bool(np.atleast_2d(within)[at, i])
+            row.append(_CELL.format(next(pictured_rows), grey, text, between, alone))
         rows.append(row)
     more = len(held.names) - len(shown)
     rows += [[f"{more:,} more: dpjax show MODEL --json", *[""] * len(classes)]] * bool(more)

@@ -2,7 +2,8 @@
 
 from dpjax.results.coefficients import Coefficients
 from dpjax.results.prediction import PredictedRows, PredictedTable, predict_table, training_rows
-from dpjax.results.solution import Description, SavedSolution, Solution, load, save
+from dpjax.results.remarks import Description
+from dpjax.results.solution import SavedSolution, Solution, load, save
 
 __all__ = [
     "Coefficients",

@@ -1,52 +1,90 @@
 """Coefficients of a linear model by name, in the units of its columns where that has a meaning."""
 
 import dataclasses
+import textwrap
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.special import ndtr, ndtri
 
-from dpjax.algorithms import ErrorBars
+from dpjax.algorithms import ErrorBars, PopulationBars
 from dpjax.datasets import Preprocessing
+from dpjax.datasets.scaling import linear_scale
 from dpjax.display.cards import printable
 
 _INTERCEPT = "intercept"
 _OF_ARRAYS = "Parameters of the features of a row, as the rows were passed to the training."
 _OF_NORMED = (
     "Parameters of scaled features. Each row was divided by its own norm: signs and relative sizes "
-    "mean something, but no number is a change of {predicted} per unit of a column."
+    "mean something, but no number is a change of {predicted} per unit of a column{remedy}."
 )
+_REMEDY = ' (train for inference, or with rows = "constant" in the schema, for that)'
 _OF_COLUMNS = (
-    "In the units of the label: what a change of the column adds to the prediction, within the "
-    "declared bounds, to which values are clamped. A level is compared with the mean over the "
-    "levels of its column. The intercept is the prediction where numbers are 0, dates and ordered "
-    "levels at the first that is declared, and levels at their mean."
+    "In {units}: what a change of the column adds to the {predicted}, within the declared bounds, "
+    "to which values are clamped. The intercept is the {predicted} where numbers are 0, dates and "
+    "ordered levels at the first that is declared{origin}."
 )
+_OF_LEVELS = ", and levels at {0}. A level is compared with {0} of its column"
 _NO_BARS = (
-    "they need the gradient and the Hessian of all records at the last step, as DP-TR asks for "
-    "them, a linear model whose loss has known derivatives, and settings that no search chose"
+    "they need the gradient and the Hessian of all records at the last step, as DP-TR and noisy "
+    "Newton ask for them, a linear model whose loss has known derivatives, and settings that no "
+    "search chose"
 )
+_KINDS = {
+    "privacy": (
+        "is about the effect of privacy noise alone: each by itself covers, with about this "
+        "probability over the noise, the coefficient that minimizes the same objective on the same "
+        "records without noise. The error of sampling the records is not in it: it is no "
+        "confidence interval for a population. Intervals are centred at the last step without "
+        "damping; the model's own coefficients were damped."
+    ),
+    "population": (
+        "covers both errors, of sampling the records and of the privacy noise: each by itself "
+        "holds with about this probability the coefficient that would be found in the whole "
+        "population without noise. So do standard errors, z and P>|z|. Records, or persons, must "
+        "be independent."
+    ),
+}
+_NOISE = (
+    " Noise alone: without any effect, privacy noise would give a value up to this in {confidence} "
+    "of trainings; a value within it, in brackets, may be noise."
+)
+
+
+class Summary(str):
+    """Text that shows as it prints."""
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Coefficients:
     """What a linear model multiplies its features with, in the order of the columns.
 
-    ``Solution.coefficients`` and ``SavedSolution.coefficients`` return it. It prints as a table.
+    ``Solution.coefficients`` and ``SavedSolution.coefficients`` return it. It prints as a table,
+    and ``summary()`` with all that is known.
 
     Args:
       names: of the k coefficients: columns, levels such as ``"education=school"``, the intercept.
       per: what each is for: ``"1"``, a ``"day"``, a ``"level"`` in their order, or ``""``.
       spans: number of such steps in the declared range of the column, 1 for a feature or a level,
-        and NaN for an intercept in the units of the label: coefficient times span is what the
+        and NaN for an intercept in the units of the columns: coefficient times span is what the
         whole range of the column does to the prediction. (k,)
       classes: names of K classes with a row of coefficients each; None for one row.
       values: (k,), or (K, k).
-      lower: lower ends of intervals for the effect of privacy noise, like ``values``; or None.
+      lower: lower ends of intervals, like ``values``; or None.
       upper: upper ends.
-      confidence: of each interval by itself, over the noise.
+      confidence: of each interval by itself.
       refusal: why there are no intervals, or None where there are.
       caption: what the numbers mean.
+      kind: ``"population"`` for intervals that cover sampling and noise, ``"privacy"`` for those of
+        noise alone, or ``""`` where nothing is known.
+      errors: standard errors over samples and noise, like ``values``; or None.
+      noise: what privacy noise alone gives, half the width of an interval of it, like ``values``;
+        infinite where it has no bound, None where it is not known.
+      penalty: of the training, in words.
 
     Privacy: post-processing of released parameters.
     """
@@ -61,20 +99,43 @@ class Coefficients:
     confidence: float
     refusal: str | None
     caption: str
+    kind: str = ""
+    errors: np.ndarray | None = None
+    noise: np.ndarray | None = None
+    penalty: str = ""
+
+    @property
+    def z(self) -> np.ndarray | None:
+        """Values over their standard errors, or None."""
+        return None if self.errors is None else self.values / self.errors
+
+    @property
+    def p_values(self) -> np.ndarray | None:
+        """Of the hypothesis that a coefficient of the population is 0, two-sided; or None."""
+        return None if (z := self.z) is None else 2 * ndtr(-np.abs(z))
+
+    @property
+    def within_noise(self) -> np.ndarray:
+        """Whether privacy noise alone may give a value as large, like ``values``."""
+        if self.noise is None:
+            return np.zeros(self.values.shape, bool)
+        return np.abs(self.values) <= self.noise
 
     @property
     def interval_caption(self) -> str:
-        """What the intervals mean, or why there are none; one or two sentences."""
+        """What the intervals mean, or why there are none, and what noise alone and penalty do."""
+        share = f"{100 * self.confidence:.3g} %"
+        words = f"Each {share} interval {_KINDS.get(self.kind)}"
         if self.refusal is not None:
-            return f"No intervals for the effect of privacy noise: {self.refusal}."
-        return (
-            f"Each {100 * self.confidence:.3g} % interval is about the effect of privacy noise "
-            "alone: each by itself covers, with about this probability over the noise, the "
-            "coefficient that minimizes the same objective on the same records without noise. The "
-            "error of sampling the records is not in it: it is no confidence interval for a "
-            "population. Intervals are centred at the last step without damping; the model's own "
-            "coefficients were damped."
-        )
+            what = "a population" if self.kind == "population" else "the effect of privacy noise"
+            words = f"No intervals for {what}: {self.refusal}."
+        if self.noise is not None:
+            words += _NOISE.format(confidence=share)
+        if self.penalty not in ("", "none"):
+            words += (
+                f" Penalty: {self.penalty}; it draws coefficients to 0, which no interval covers."
+            )
+        return words
 
     def rows(self) -> Iterator[tuple[str, str, np.ndarray, np.ndarray | None]]:
         """Yields name, ``per``, value (K,) and interval (2, K) or None of each coefficient."""
@@ -85,19 +146,48 @@ class Coefficients:
         for at, (name, per) in enumerate(zip(self.names, self.per, strict=True)):
             yield name, per, values[:, at], None if ends is None else ends[:, :, at]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns everything as numbers, words and lists that JSON can hold."""
+        fields = vars(self) | {"z": self.z, "p_values": self.p_values}
+        # Only a picture needs spans, to draw all coefficients on one scale.
+        del fields["spans"]
+        return {name: _plain(value) for name, value in fields.items()} | {
+            "within_noise": self.within_noise.tolist(),
+            "interval_caption": self.interval_caption,
+        }
+
+    def summary(self) -> Summary:
+        """Returns a table as statsmodels lays it out, with what noise alone gives, and captions."""
+        captions = self.caption, self.interval_caption
+        words = [line for caption in captions for line in textwrap.wrap(caption, 100)]
+        return Summary("\n".join([repr(self), "", *map(printable, words)]))
+
     def __repr__(self) -> str:
-        width = max(map(len, self.names), default=0)
-        lines = []
-        if self.classes is not None:
-            lines.append(" ".join(["".ljust(width), *(f"{name:>30}" for name in self.classes)]))
-        for name, per, values, ends in self.rows():
-            cells = []
-            for at, value in enumerate(values):
-                interval = "" if ends is None else f"[{ends[0, at]:.4g}, {ends[1, at]:.4g}]"
-                cells.append(f"{value:>+10.4g} {interval:20}".rstrip().ljust(30))
-            step = f"per {per}" if per else ""
-            lines.append(f"{name:{width}} {' '.join(cells)} {step}".rstrip())
-        return printable("\n".join(lines))
+        level = (1 - self.confidence) / 2
+        columns = {
+            "coef": (self.values, ".4g"),
+            "std err": (self.errors, ".3g"),
+            "z": (self.z, ".3f"),
+            "P>|z|": (self.p_values, ".3f"),
+            f"[{level:.3g}": (self.lower, ".4g"),
+            f"{1 - level:.3g}]": (self.upper, ".4g"),
+            "noise alone": (self.noise, "+- .3g"),
+        }
+        known = {head: held for head, held in columns.items() if held[0] is not None}
+        width, lines = max(9, *map(len, self.names)), []
+        for at, name in enumerate(self.classes or ("",)):
+            heads = "".join(f"{head:>12}" for head in known)
+            lines += [*[""] * (at > 0), f"{name:{width}}{heads}", "-" * (width + len(heads))]
+            for column, (label, per) in enumerate(zip(self.names, self.per, strict=True)):
+                cells = []
+                for numbers, form in known.values():
+                    sign, _, digits = form.rpartition(" ")
+                    cells.append(f"{sign} {np.atleast_2d(numbers)[at, column]:{digits}}".strip())
+                if np.atleast_2d(self.within_noise)[at, column]:
+                    cells[0] = f"({cells[0]})"
+                line = label.ljust(width) + "".join(f"{cell:>12}" for cell in cells)
+                lines.append(f"{line}  per {per}" if per not in ("", "1") else line)
+        return printable("\n".join(lines)).replace("  +- inf", "no bound")
 
 
 class _Scale(NamedTuple):
@@ -117,52 +207,90 @@ class _Scale(NamedTuple):
 def coefficients(
     params: np.ndarray,
     preprocessing: Preprocessing | None,
-    bars: ErrorBars | None,
+    bars: ErrorBars | PopulationBars | None,
     *,
     classes: tuple[str, ...] = (),
     numeric: bool = False,
     confidence: float = 0.95,
+    penalty: str = "",
 ) -> Coefficients:
     """Returns the coefficients of a linear model.
 
     ``params`` are (p,), or (K p,) for the K ``classes`` that have a score each; without a
-    ``preprocessing`` training was on arrays. ``numeric`` is whether the label is a number.
+    ``preprocessing`` training was on arrays. ``numeric`` is whether the label is a number. Of K
+    classes whose rows a constant divides, log-odds are against the first.
 
     Privacy: post-processing.
 
     >>> from dpjax.datasets.encoders import Numeric
     >>> coefficients(np.array([0.5, -2.0]), Preprocessing((Numeric("age", 0, 9),), True), None)
-    age             +0.5
-    intercept         -2
+                     coef
+    ---------------------
+    age               0.5
+    intercept          -2
     """
     values = np.asarray(params, np.float64)
-    if preprocessing is not None and preprocessing.label_bounds is not None and numeric:
-        scale = _of_columns(preprocessing)
+    if preprocessing is not None and preprocessing.linear:
+        scale = _of_columns(preprocessing, classes, numeric)
     else:
         scale = _of_features(preprocessing, values.size // max(len(classes), 1), numeric)
     if scale.matrix is not None and scale.offset is not None:
         values = scale.matrix @ values + scale.offset
         bars = None if bars is None else bars.mapped(scale.matrix, scale.offset)
+        classes = classes[1:]
     shape = (len(classes), -1) if classes else (-1,)
     refusal = _NO_BARS if bars is None else bars.refusal
-    lower = upper = None
+    lower = upper = errors = noise = None
+    if bars is not None:
+        noise = (float(ndtri((1 + confidence) / 2)) * bars.noise_stddev).reshape(shape)
     if bars is not None and refusal is None:
         lower, upper = (end.reshape(shape) for end in bars.intervals(confidence))
+        errors = bars.stddev.reshape(shape) if bars.kind == "population" else None
     named, ends = (scale.names, scale.per, scale.spans, classes or None), (lower, upper)
-    return Coefficients(*named, values.reshape(shape), *ends, confidence, refusal, scale.caption)
+    said = confidence, refusal, scale.caption, "" if bars is None else bars.kind
+    return Coefficients(*named, values.reshape(shape), *ends, *said, errors, noise, penalty)
+
+
+def _plain(value: Any) -> Any:
+    """Returns arrays and tuples as lists; JSON has no number that is not finite."""
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _of_features(preprocessing: Preprocessing | None, width: int, numeric: bool) -> _Scale:
     """The parameters as they are."""
     names = () if preprocessing is None else preprocessing.features
-    caption = _OF_NORMED.format(predicted="the label" if numeric else "log-odds")
+    divided = preprocessing is not None and not preprocessing.linear
+    remedy = _REMEDY if divided else ""
+    caption = _OF_NORMED.format(predicted="the label" if numeric else "log-odds", remedy=remedy)
     if len(names) != width:  # arrays have no names, nor have pixels
         names, caption = tuple(f"feature {at}" for at in range(width)), _OF_ARRAYS
     return _Scale(names, ("",) * width, np.ones(width), caption)
 
 
-def _of_columns(scale: Preprocessing) -> _Scale:
-    """How a prediction in the label's units changes with each column.
+def _of_columns(scale: Preprocessing, classes: tuple[str, ...], numeric: bool) -> _Scale:
+    """How a prediction, in the label's units or as log-odds, changes with each column."""
+    # What is linear in the columns are the rows that no norm of their own shortens.
+    names, per, spans, matrix = _terms(dataclasses.replace(scale, max_norm=None))
+    largest = linear_scale(len(scale.encoders), scale.intercept)[1]
+    # A change of 1 in the scaled label is half of its declared range.
+    middle, top = scale.unscale_labels(np.array([0.0, 1.0])) if numeric else (0.0, 1.0)
+    matrix = largest / min(largest, scale.max_norm or largest) * (top - middle) * matrix
+    # A scaled prediction of 0 is the middle of the label's range, which the intercept holds.
+    offset = np.append(np.zeros(len(matrix) - 1), middle)
+    if classes:
+        # Scores have a meaning as differences alone.
+        against = np.eye(len(classes))[1:] - np.eye(len(classes))[0]
+        matrix, offset = np.kron(against, matrix), np.tile(offset, len(classes) - 1)
+    return _Scale(names, per, spans, _caption(scale, classes, numeric), matrix, offset)
+
+
+def _terms(
+    scale: Preprocessing,
+) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray, np.ndarray]:
+    """Names, steps, spans, and (k, p) what each column and the intercept do to a row.
 
     Rows are divided by a constant, so a prediction is a sum of one term for each column. Each term
     is found by encoding what the schema declares, as the records were encoded.
@@ -184,12 +312,15 @@ def _of_columns(scale: Preprocessing) -> _Scale:
         declared = column.declaration()
         if "levels" in declared:
             # Indicators of a column add up to 1, so only differences between levels have a meaning.
-            mean = steps.mean(axis=0)
+            origin, compared = steps.mean(axis=0), steps
+            if "reference" in declared:
+                place = declared["levels"].index(declared["reference"])
+                origin, compared = steps[place], np.delete(steps, place, axis=0)
             names += column.features
-            per += [""] * len(cells)
-            spans += [1.0] * len(cells)
-            effects += list(steps - mean)
-            constant = constant + mean
+            per += [""] * len(compared)
+            spans += [1.0] * len(compared)
+            effects += list(compared - origin)
+            constant = constant + origin
             continue
         # Of ordered levels: the steps from each to the next.
         low, count = 0.0, len(cells) - 1.0
@@ -205,14 +336,25 @@ def _of_columns(scale: Preprocessing) -> _Scale:
         # Of a date 0 is where its bounds begin: 1970 would mean nothing.
         if not is_date:
             constant = constant - low * slope
-    # A change of 1 in the scaled label is half of its declared range.
-    middle, top = scale.unscale_labels(np.array([0.0, 1.0]))
-    matrix = (top - middle) * np.stack([*effects, constant])
-    # A scaled prediction of 0 is the middle of the label's range, which the intercept holds.
-    offset = np.append(np.zeros(len(effects)), middle)
     # No column has a range that the intercept could span.
-    spans.append(np.nan)
-    return _Scale((*names, _INTERCEPT), (*per, ""), np.array(spans), _OF_COLUMNS, matrix, offset)
+    named = (*names, _INTERCEPT), (*per, ""), np.array([*spans, np.nan])
+    return *named, np.stack([*effects, constant])
+
+
+def _caption(scale: Preprocessing, classes: tuple[str, ...], numeric: bool) -> str:
+    declared = [(column.name, column.declaration()) for column in scale.encoders]
+    named = [f"{name}={held['reference']}" for name, held in declared if "reference" in held]
+    compared = f"the reference ({', '.join(named)})" if named else "the mean over the levels"
+    leveled = any("levels" in held for _, held in declared)
+    # Of two classes the second is the positive one; arrays have -1 and 1.
+    which = f"each class against {classes[0]}" if classes else (scale.classes or ("1",))[-1]
+    words = _OF_COLUMNS.format(
+        units="the units of the label" if numeric else f"log-odds of {which}",
+        predicted="prediction" if numeric else "log-odds",
+        origin=_OF_LEVELS.format(compared) if leveled else "",
+    )
+    norm = scale.max_norm
+    return words if norm is None else f"{words} All for rows of norm up to the declared {norm:g}."
 
 
 def _probes(declared: dict) -> np.ndarray:

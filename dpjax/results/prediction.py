@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import softmax
 
 from dpjax._typing import Params, PyTree
-from dpjax.algorithms import ErrorBars
+from dpjax.algorithms import ErrorBars, PopulationBars
 from dpjax.datasets import Dataset, Preprocessing, load
 from dpjax.datasets.labels import decode_labels
 from dpjax.datasets.source import ROWS_AT_ONCE, few
@@ -155,7 +155,8 @@ class Predictions:
 
     params: Params
     preprocessing: Preprocessing | None
-    error_bars: ErrorBars | None
+    error_bars: ErrorBars | PopulationBars | None
+    description: Any
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -176,11 +177,11 @@ class Predictions:
     def coefficients(self, confidence: float = 0.95) -> Coefficients:
         """Returns the coefficients of a linear model by name, with intervals where there are any.
 
-        Of a label that is a number and was declared in a schema, in the units of label and columns;
-        else the parameters of scaled features.
+        Where a constant divides rows, as for inference or a label that is a number, in the units of
+        label and columns, or as log-odds; else the parameters of scaled features.
 
         Args:
-          confidence: of each interval by itself, over the privacy noise.
+          confidence: of each interval by itself.
 
         Raises:
           ValueError: if the model is not linear, or for a confidence out of range.
@@ -201,6 +202,7 @@ class Predictions:
             classes=self.class_names if score.kind == "classes" else (),
             numeric=score.kind == "numbers",
             confidence=confidence,
+            penalty=self.description.penalty,
         )
 
     def decision_function(self, x: Any) -> np.ndarray:

@@ -16,16 +16,23 @@ from jax.core import Tracer
 from dpjax import _durable, _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, Release
-from dpjax.algorithms import Algorithm, Certificate, ErrorBars
+from dpjax.algorithms import Algorithm, Certificate, ErrorBars, PopulationBars
 from dpjax.algorithms.card import REPRODUCIBLE, check_on_host, for_each, noise_words, of_event
 from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaled import fields_of, preprocessing_of
 from dpjax.display.cards import Card, HasCard, ceil, number, printable
 from dpjax.results import guarantee as _guarantee
-from dpjax.results.described import Description, describe, recounted, status_words
 from dpjax.results.prediction import Predictions, Score, score_of
-from dpjax.results.remarks import ANSWERS, interval, remarks_of_released
+from dpjax.results.remarks import (
+    ANSWERS,
+    Description,
+    describe,
+    interval,
+    recounted,
+    remarks_of_released,
+    status_words,
+)
 
 _FORMAT = "dpjax-solution-5"
 # Recounting takes up to a third of a second for each release of another kind, and longer for counts
@@ -72,7 +79,7 @@ class Solution(Predictions, HasCard):
     evidence: Array
     accuracy: Array | None = None
     counted: Array | None = None
-    error_bars: ErrorBars | None = None
+    error_bars: ErrorBars | PopulationBars | None = None
     # Static, as words and flags are no leaves that JAX could map over.
     unit: str = static(default="row")
     reproducible: bool = static(default=False)
@@ -239,7 +246,7 @@ class SavedSolution(Predictions, HasCard):
     text: str
     preprocessing: Preprocessing | None
     score: Score
-    error_bars: ErrorBars | None
+    error_bars: ErrorBars | PopulationBars | None
     accuracy: float | None
     counted: float | None
     description: Description
@@ -305,9 +312,8 @@ def save(path: str | os.PathLike, solution: Any, *, author: str = "") -> None:
 
     Args:
       path: file to write or replace.
-      solution: a ``Solution``, not a batch; an estimator; or what ``tune`` or ``fit`` returned, of
-        which the parameters, the history and the guarantee are written: neither the model, nor what
-        was measured on held-out records.
+      solution: a ``Solution``, not a batch; an estimator; or what ``tune`` or ``fit`` returned, but
+        neither the model's code, nor what was measured on held-out records.
       author: who trained it and answers questions, for a report; public.
 
     Raises:
@@ -329,14 +335,11 @@ def save(path: str | os.PathLike, solution: Any, *, author: str = "") -> None:
     True
     """
     if getattr(solution, "data_norm", None) is not None:
-        raise ValueError(
-            "save keeps an estimator's bounds, which scale new rows, but no data_norm: declare "
-            "bounds, or save its solution_, which predicts for scaled rows."
-        )
+        raise ValueError("save keeps no data_norm: declare bounds, or save its solution_.")
     solution, guarantee = solution_of(solution)
     if np.ndim(solution.steps):
         raise ValueError("save takes one solution; index a batch with jax.tree.map first.")
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
     what = solution.description._replace(author=author, date=today)
     event, certificate, bars = solution.event, solution.certificate, solution.error_bars
     content = {
@@ -384,11 +387,13 @@ def load(path: str | os.PathLike) -> SavedSolution:
         del content["format"]
         releases = tuple(Release.from_fields(r) for r in json.loads(content.pop("releases")))
         bars = content.pop("error_bars")
+        # Each kind has fields of its own, by which it is known again.
+        of_bars = PopulationBars if "noise_covariance" in (bars or ()) else ErrorBars
         fields = {
             "event": Event(releases, content.pop("relation")),
             "preprocessing": preprocessing_of(json.loads(content.pop("preprocessing"))),
             "score": Score(**json.loads(content.pop("score"))),
-            "error_bars": None if bars is None else ErrorBars(**bars),
+            "error_bars": None if bars is None else of_bars(**bars),
             "description": Description(**json.loads(content.pop("description"))),
         }
         saved = SavedSolution(**content, **fields)  # the others are in the file as they are

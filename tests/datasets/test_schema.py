@@ -1119,3 +1119,74 @@ def test_what_the_command_line_refuses(words, message, tmp_path, capsys, monkeyp
     write(tmp_path / "s.toml", DECLARED)
     assert run(*words.split()) == 2
     assert message in capsys.readouterr().err
+
+
+LEVELED = {
+    "label": {"column": "ill", "classes": ["no", "yes"]},
+    "columns": {
+        "age": {"bounds": [0, 100]},
+        "city": {"levels": ["a", "b"], "other": True},
+        "sex": {"levels": ["F", "M"], "reference": "M"},
+    },
+}
+PATIENTS = {"age": [0.0, 50.0], "city": ["a", "c"], "sex": ["M", "F"], "ill": ["no", "yes"]}
+
+
+def test_for_inference_one_constant_divides_rows_and_a_reference_has_no_feature(tmp_path):
+    schema = Schema.read(LEVELED)
+    # A declared reference is left out always, any other for inference alone.
+    assert schema.features == ("age", "city=a", "city=b", "city=other", "sex=F", "intercept")
+    data = load(PATIENTS, schema=schema, inference=True)
+    scale = data.preprocessing
+    assert scale.features == ("age", "city=b", "city=other", "sex=F", "intercept")
+    by_hand = np.array([[-1, 0, 0, 0, 1], [0, 0, 1, 1, 1]]) / np.sqrt(4)
+    np.testing.assert_allclose(data.x, by_hand)
+    # Without an intercept one column of levels says where a row begins.
+    free = Schema.read(LEVELED | {"intercept": False}).for_inference()
+    assert free.features == ("age", "city=a", "city=b", "city=other", "sex=F")
+    # With a norm that is declared, the constant is the smaller and longer rows are scaled down.
+    short = load(PATIENTS, schema=LEVELED | {"max_norm": 1.5}, inference=True)
+    lengths = np.linalg.norm(by_hand * 2, axis=1, keepdims=True)
+    np.testing.assert_allclose(short.x, 2 * by_hand / np.maximum(lengths, 1.5), rtol=1e-6)
+    assert scale.differences(short.preprocessing) == ["what rows are divided by"]
+    # What a file of scaled rows and a saved model say of it is the same.
+    dpjax.datasets.write(short, tmp_path / "rows.npz")
+    assert load(tmp_path / "rows.npz", inference=True).preprocessing == short.preprocessing
+    dpjax.datasets.write(load(PATIENTS, schema=LEVELED), tmp_path / "own.npz")
+    with pytest.raises(ValueError, match="declare rows = "):
+        load(tmp_path / "own.npz", inference=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": "own"}, "unknown rows of the schema 'own'"),
+        ({"max_norm": 0}, "max_norm of the schema"),
+        ({"rows": "own_norm", "max_norm": 2.0}, "Choose from: constant"),
+        (
+            {"columns": {"sex": {"levels": ["F", "M"], "reference": "X"}}},
+            "reference of columns.sex of the schema must be one of its levels",
+        ),
+    ],
+)
+def test_rows_and_references_that_do_not_fit_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        Schema.read(LEVELED | change)
+
+
+@pytest.mark.ci
+def test_a_table_has_a_penalty_that_falls_and_spares_the_intercept(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "people.csv", csv_text())
+    write(tmp_path / "s.toml", DECLARED)
+    data = ("--data", "people.csv", "--schema", "s.toml", "--delta", "1e-3", "--save", "model")
+    for epsilon in (1, 10):
+        assert run("run", "dp-gd", *data, "--epsilon", epsilon, "--steps", 2) == 0
+        assert run("show", "model") == 0
+        # Of four records: 2 / (n epsilon).
+        said = f"penalty: Nonconvex, strength {0.5 / epsilon:g}, on all weights but the intercept"
+        assert said in capsys.readouterr().out
+    # Theory of DP-SVRG needs strong convexity: it keeps the penalty on all weights.
+    svrg = ("dp-svrg", "--objective", "logistic-l2", "--batch-size", 2)
+    assert run("run", *svrg, *data) == 0 and run("show", "model") == 0
+    assert "penalty: L2, strength 0.5\n" in capsys.readouterr().out

@@ -9,6 +9,7 @@ from unittest import mock
 
 import joblib
 import numpy as np
+import pandas as pd
 import pytest
 from factories import mostly_ci
 from scipy import sparse
@@ -321,7 +322,7 @@ def test_a_search_over_epsilon_compiles_once_for_the_folds_and_once_for_all_reco
 def test_the_default_penalty_falls_with_epsilon_in_one_program():
     x, y = problem()
     weights = [make(epsilon=epsilon).fit(x, y).solution_.algorithm for epsilon in (0.5, 50.0)]
-    found = [float(algorithm.objective.regularizer.strength) for algorithm in weights]
+    found = [float(each.objective.regularizer.penalty.strength) for each in weights]
     np.testing.assert_allclose(found, [2 / (60 * 0.5), 2 / (60 * 50.0)], rtol=1e-6)
 
 
@@ -474,7 +475,7 @@ def test_every_solver_is_configured_from_the_same_arguments(solver):
             )
         ),
     )
-    assert algorithm.objective == dpjax.objectives.logistic_l2(2**-10)
+    assert algorithm.objective == dpjax.objectives.logistic_l2(2**-10).free_intercept()
 
 
 def test_absent_scikit_learn_says_what_to_install(monkeypatch):
@@ -668,3 +669,63 @@ def test_a_norm_is_not_saved_and_an_estimator_is_fitted_first(tmp_path):
         dpjax.save(tmp_path / "model", model)
     with pytest.raises(ValueError, match="or an estimator after fit"):
         dpjax.report(DPLogisticRegression(classes=(0, 1), bounds=(0, 1)), tmp_path / "r.md")
+
+
+ENDS = ([18.0, 0.0, 0.0], [95.0, 20.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"inference": "people"}, "unknown inference 'people'"),
+        ({"inference": True, "bounds": None, "data_norm": 1.0}, "inference needs bounds"),
+        ({"inference": True, "solver": "dp-gd"}, "inference takes the solver noisy-newton"),
+        ({"rows": "constants"}, "unknown rows 'constants'"),
+    ],
+)
+def test_inference_that_cannot_be_is_refused_before_anything_is_asked(more, message):
+    model = DPLogisticRegression(**{"classes": (0, 1), "bounds": (0, 1)} | more)
+    with pytest.raises(ValueError, match=message):
+        model.fit(*problem())
+
+
+def test_inference_takes_noisy_newton_and_a_small_penalty():
+    model = make(inference=True, solver="dp-tr", solver_options=None, epsilon=1.0)
+    algorithm = model._configure(7_000, 3)
+    assert algorithm.title == "Noisy Newton"
+    penalty = algorithm.objective.regularizer
+    assert isinstance(penalty, dpjax.objectives.ExceptIntercept)
+    assert float(penalty.penalty.strength) == pytest.approx(0.1 / 7_000)
+    # Theory of DP-SVRG needs the penalty on all weights.
+    svrg = make(solver="dp-svrg", solver_options={"batch_size": 100})._configure(7_000, 3)
+    assert isinstance(svrg.objective.regularizer, dpjax.objectives.L2)
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("labels", ["number", "two", "three"])
+def test_effects_have_the_names_and_units_of_the_columns(labels):
+    rng, n = np.random.default_rng(0), 20_000
+    x = rng.uniform(*ENDS, (n, 3))
+    effects = np.array([0.05, -0.1, 0.0])
+    score = (x - np.mean(ENDS, axis=0)) @ effects
+    arguments = {"epsilon": 3.0, "bounds": ENDS, "inference": True, "random_state": 0}
+    if labels == "number":
+        y, wanted = score + rng.normal(size=n), effects
+        model = DPLinearRegression(target_bounds=(-10, 10), **arguments)
+    else:
+        scores = np.stack([0 * score, score, 0 * score], 1)[:, : 2 if labels == "two" else 3]
+        y = np.argmax(scores + rng.gumbel(size=scores.shape), axis=1)
+        model = DPLogisticRegression(classes=range(scores.shape[1]), **arguments)
+        wanted = effects if labels == "two" else np.stack([effects, 0 * effects])
+    frame = pd.DataFrame(x, columns=["age", "visits", "none"])
+    found = model.fit(frame, y).coefficients_
+    assert found.names == ("age", "visits", "none", "intercept") and found.refusal is None
+    # Of 6 at most: beyond 4 standard errors in 1 of 2,600 trials.
+    assert (np.abs(found.values[..., :3] - wanted) < 4 * found.errors[..., :3]).all()
+    weights = model.coef_ if labels == "number" else model.coef_[0]
+    if labels != "three":
+        np.testing.assert_allclose(found.values[:3], weights, rtol=1e-5)
+        assert found.values[3] == pytest.approx(np.ravel(model.intercept_)[0], rel=1e-4)
+    assert "P>|z|" in model.summary() and "age" in model.summary()
+    # A constant divides rows, so that predictions are linear in the columns.
+    assert model.score(frame, y) > (0.4 if labels == "number" else 0.5)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax import objectives
+from dpjax.diagnostics import exact_optimum
 from dpjax.objectives import (
     L1,
     L2,
@@ -13,9 +14,13 @@ from dpjax.objectives import (
     OBJECTIVES,
     RESIDUALS,
     ElasticNet,
+    ExceptIntercept,
     Nonconvex,
     Objective,
     free_hessian_ratio,
+    least_squares,
+    logistic_l2,
+    softmax,
 )
 
 EVERY = list(MARGINS)
@@ -219,3 +224,45 @@ def test_predictions_of_classes_and_numbers():
 def test_bad_losses_are_named(call, words):
     with pytest.raises(ValueError, match=words):
         call()
+
+
+@pytest.mark.parametrize("penalty", [L1(0.3), L2(0.3), ElasticNet(0.3, 0.3)])
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_a_penalty_without_the_intercept_has_its_own_proximal_operator(penalty, outputs):
+    free, params = ExceptIntercept(penalty, outputs), jnp.arange(1.0, 13.0) / 4 - 1
+    moved, rng = free.prox(params, 2.0), np.random.default_rng(0)
+
+    def value(point):
+        return float(jnp.sum((point - params) ** 2) / 2 + 2.0 * free(point))
+
+    # It minimises what defines it.
+    others = [moved + step for step in rng.normal(size=(50, 12)) * 1e-2]
+    assert min(map(value, others)) > value(moved) - 1e-6
+    intercepts = moved.reshape(outputs, -1)[:, -1] - params.reshape(outputs, -1)[:, -1]
+    # All of a class's intercept stays but what is common to all classes.
+    assert (intercepts == 0).all() if outputs == 1 else np.ptp(intercepts) < 1e-6
+    # Planted: the penalty on all weights moves the intercept.
+    assert penalty.prox(params, 2.0)[-1] != params[-1]
+
+
+@pytest.mark.parametrize(
+    ("objective", "y"),
+    [
+        (logistic_l2(1.0), np.repeat([1.0, -1.0], [90, 10])),
+        (softmax(3, 1.0), np.repeat([0.0, 1.0, 2.0], [80, 15, 5])),
+        (least_squares(1.0), np.repeat([0.9, 0.5], [50, 50])),
+    ],
+)
+def test_an_intercept_without_penalty_is_not_drawn_to_0(objective, y):
+    x = np.stack([np.random.default_rng(0).normal(size=100) * 1e-3, np.ones(100)], 1)
+    free = objective.free_intercept()
+    assert free == free.free_intercept() and hash(free.data_term) == hash(objective.data_term)
+    params, _ = exact_optimum(free, (x.astype(np.float32), y.astype(np.float32)))
+    intercepts = np.asarray(params, np.float64).reshape(-1, 2)[:, 1]
+    wanted = {"logistic-l2": [np.log(9)], "softmax-3": np.log([80, 15, 5])}
+    wanted = np.array(wanted.get(objective.name, [0.7]))
+    # The mean over several classes is at 0.
+    wanted = wanted - (len(wanted) > 1) * wanted.mean()
+    np.testing.assert_allclose(intercepts, wanted, atol=1e-3)
+    penalised, _ = exact_optimum(objective, (x.astype(np.float32), y.astype(np.float32)))
+    assert abs(np.asarray(penalised).reshape(-1, 2)[0, 1] - intercepts[0]) > 0.1

@@ -1,15 +1,20 @@
 """Coefficients by name and in the units of the columns, against least squares in raw units."""
 
 import csv
+import dataclasses
 import datetime
+import json
 
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.linear_model import LogisticRegression
 
-from dpjax.algorithms import ErrorBars
+from dpjax.algorithms import ErrorBars, PopulationBars
 from dpjax.datasets import Preprocessing, load
 from dpjax.datasets.encoders import Numeric
+from dpjax.diagnostics import exact_optimum
+from dpjax.objectives import logistic_l2, softmax
 from dpjax.results.coefficients import coefficients
 
 N = 200
@@ -126,19 +131,134 @@ def test_of_classes_the_parameters_are_named_and_not_rescaled(scale, classes, na
     np.testing.assert_array_equal(found.values, params.reshape(shape))
     half = (found.upper - found.lower) / 2
     np.testing.assert_allclose(half, 1.96 * (params + 1).reshape(shape), rtol=1e-3)
+    np.testing.assert_allclose(found.noise, half, rtol=1e-5)
     printed = repr(found)
     assert all(name in printed for name in (*names, *classes))
-    assert len(printed.splitlines()) == 3 + bool(classes)
+    # A head, a rule, a line each, and an empty one between classes.
+    assert len(printed.splitlines()) == 6 * max(len(classes), 1) - 1
 
 
 @pytest.mark.parametrize(
     ("bars", "why"),
     [
         (None, "the gradient and the Hessian of all records"),
-        (ErrorBars(0, 0, 0.0, 0.0, False, True, True), "cut off by the trust region"),
+        (
+            ErrorBars(np.ones(3), np.eye(3), 0.0, 0.0, False, True, True),
+            "cut off by the trust region",
+        ),
     ],
 )
 def test_without_intervals_the_reason_is_said(bars, why):
     found = coefficients(np.ones(3), NORMED, bars)
     assert found.lower is None and found.upper is None
     assert why in found.refusal and why in found.interval_caption and "[" not in repr(found)
+    # Where the noise is known it stands there all the same.
+    assert (bars is not None) == ("+- 1.96" in repr(found))
+
+
+# People with a number, levels and an order, and an illness of two or three kinds.
+M = 4_000
+ILL = ("no", "mild", "severe")
+PEOPLE: dict = {
+    "columns": {
+        "age": {"bounds": [20, 80]},
+        "city": {"levels": CITIES, "reference": "rome"},
+        "smokes": {"levels": ["no"], "other": True},
+        "grade": {"order": GRADES},
+    },
+}
+
+
+def people(classes):
+    rng = np.random.default_rng(0)
+    age, grade = rng.uniform(20, 80, M), rng.integers(3, size=M)
+    city, smokes = rng.integers(3, size=M), rng.integers(2, size=M)
+    scores = np.stack([0 * age, 0.05 * (age - 50) + (city == 0), 0.03 * (age - 60) + smokes], 1)
+    place = np.argmax(scores[:, :classes] + rng.gumbel(size=(M, classes)), axis=1)
+    table = {
+        "age": age,
+        "city": np.array(CITIES)[city],
+        "smokes": np.array(["no", "yes"])[smokes],
+        "grade": np.array(GRADES)[grade],
+        "ill": np.array(ILL)[place],
+    }
+    design = np.stack([age, city == 0, city == 1, smokes, grade, np.ones(M)], 1)
+    schema = PEOPLE | {"label": {"column": "ill", "classes": ILL[:classes]}}
+    return table, schema, design, place
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_for_inference_coefficients_are_log_odds_per_unit(classes):
+    table, schema, design, place = people(classes)
+    data = load(table, schema=schema, inference=True)
+    objective = logistic_l2(1e-9) if classes == 2 else softmax(3, 1e-9)
+    params, _ = exact_optimum(objective.free_intercept(), (data.x, data.y))
+    named = () if classes == 2 else ILL
+    found = coefficients(np.asarray(params), data.preprocessing, None, classes=named)
+    # An "other" level is called so.
+    names = ("age", "city=bern", "city=oslo", "smokes=other", "grade", "intercept")
+    assert found.names == names and found.classes == (named[1:] or None)
+    wanted = LogisticRegression(C=np.inf, tol=1e-8, max_iter=5_000).fit(
+        (design[:, :-1] - design[:, :-1].mean(axis=0)), place
+    )
+    slopes = wanted.coef_ if classes == 2 else wanted.coef_[1:] - wanted.coef_[0]
+    np.testing.assert_allclose(np.atleast_2d(found.values)[:, :-1], slopes, rtol=0.01, atol=0.002)
+    assert "city=rome" in found.caption and "log-odds" in found.caption
+    # Planted: columns that are read as if each row had been divided by its own norm.
+    normed = dataclasses.replace(data.preprocessing, constant=False)
+    wrong = coefficients(np.asarray(params), normed, None, classes=named)
+    assert "own norm" in wrong.caption
+    assert abs(np.atleast_2d(wrong.values)[0, 0] / np.atleast_2d(found.values)[0, 0] - 1) > 1
+
+
+def of_population(strength):
+    values = np.array([0.0, 3.0, -4.0])
+    covariance = np.array([[4.0, 1.0, 0.0], [1.0, 2.0, 0.0], [0.0, 0.0, 1.0]])
+    bars = PopulationBars(values, covariance, covariance / 4, strength, 0.0, True)
+    return coefficients(values, NORMED, bars, penalty="L2, strength 1e-05"), covariance
+
+
+def test_a_summary_has_what_people_know_and_what_noise_alone_gives():
+    found, covariance = of_population(3.0)
+    np.testing.assert_allclose(found.errors, np.sqrt(np.diag(covariance)))
+    np.testing.assert_allclose(found.z, found.values / found.errors)
+    np.testing.assert_allclose(found.p_values, 2 * stats.norm.sf(np.abs(found.z)))
+    np.testing.assert_allclose(found.upper - found.values, 1.96 * found.errors, rtol=1e-4)
+    np.testing.assert_allclose(found.noise, 1.96 * found.errors / 2, rtol=1e-4)
+    assert found.within_noise.tolist() == [True, False, False]
+    words = found.summary()
+    heads = ("coef", "std err", "z", "P>|z|", "[0.025", "0.975]", "noise alone")
+    assert all(head in words.splitlines()[0] for head in heads) and "(0)" in words
+    assert "sampling" in words and "L2, strength 1e-05" in " ".join(words.split())
+    held = json.loads(json.dumps(found.to_dict()))
+    assert held["p_values"] == found.p_values.tolist() and held["within_noise"][0]
+
+
+def test_without_an_interval_noise_alone_stands_beside_every_coefficient():
+    found, _ = of_population(0.4)
+    assert found.errors is None and found.p_values is None and found.noise is not None
+    words = " ".join(found.summary().split())
+    assert "P>|z|" not in words.split("No intervals")[0] and words.count("+-") == 3
+    assert "raise epsilon" in words
+    # Without curvature the noise has no bound, and no number understates it.
+    flat = ErrorBars(np.ones(3), np.eye(3), 0.0, 0.0, True, False, True)
+    unbounded = coefficients(np.ones(3), NORMED, flat)
+    assert unbounded.to_dict()["noise"] == [None] * 3 and repr(unbounded).count("no bound") == 3
+
+
+def test_a_declared_norm_changes_no_unit():
+    table, schema, _, _ = people(2)
+    rng, found = np.random.default_rng(1), []
+    for most in (None, 2.0):
+        data = load(table, schema=schema | ({"max_norm": most} if most else {}), inference=True)
+        lengths = np.linalg.norm(data.x, axis=1)
+        assert lengths.max() <= 1 + 1e-6
+        params = rng.normal(size=data.dimension)
+        held = coefficients(params, data.preprocessing, None)
+        inside = lengths < 1 - 1e-6
+        design = people(2)[2]
+        np.testing.assert_allclose(
+            (design @ held.values)[inside], (data.x @ params)[inside], rtol=1e-3, atol=1e-4
+        )
+        found.append(inside.mean())
+    assert found[0] > 0.99 and 0.1 < found[1] < 0.99

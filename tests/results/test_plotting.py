@@ -9,6 +9,10 @@ import pytest
 
 import dpjax
 from dpjax import plotting
+from dpjax.algorithms import PopulationBars
+from dpjax.datasets import Preprocessing
+from dpjax.datasets.encoders import Numeric
+from dpjax.results.coefficients import coefficients
 
 
 def size(path: pathlib.Path) -> tuple[int, int]:
@@ -137,3 +141,25 @@ def test_a_norm_without_the_regularizer_is_named_so(tmp_path, pictures):
     plotting.plot_solution(solution, tmp_path / "proximal.png", "Title")
     _, labels = pictures["proximal"].axes[0].get_legend_handles_labels()
     assert labels == ["noisy gradient norm, without the regularizer"]
+
+
+@pytest.mark.parametrize("classes", [(), ("a", "b", "c")])
+@pytest.mark.parametrize("strength", [3.0, 0.3])
+def test_a_forest_plot_has_points_intervals_and_the_noise(classes, strength, tmp_path, pictures):
+    scale = Preprocessing(tuple(Numeric(f"x{i}", 0, 10) for i in range(70)), True, constant=True)
+    p = 71 * max(len(classes), 1)
+    values, noise = np.linspace(-3, 3, p), np.eye(p)
+    # One column is of bounds so wide that nothing is known of it.
+    values[5], noise[5, 5] = 500.0, 1e6
+    bars = PopulationBars(values, 2 * noise, noise, strength, 0.0, True)
+    held = coefficients(values, scale, bars, classes=classes)
+    plotting.plot_coefficients(held, tmp_path / "forest.png", "Title")
+    (axes,) = pictures["forest"].axes
+    drawn = 60 * max(len(classes) - 1, 1)
+    assert len(axes.patches) == drawn and axes.get_yticklabels()[0].get_text().startswith("x0")
+    assert "10 more columns are not shown" in axes.get_xlabel()
+    # Wide bounds of one leave room for the others.
+    assert axes.get_xlim()[1] < 1_000
+    covers = "95 % interval, sampling and privacy noise" if strength > 1 else "no interval"
+    assert any(covers in label for label in axes.get_legend_handles_labels()[1])
+    assert size(tmp_path / "forest.png")[0] < 600  # of a phone

@@ -422,7 +422,8 @@ def test_show_prints_what_was_trained_and_its_coefficients(label, solutions, tmp
     assert all(describe(release) in printed for release in solution.event.releases)
     for name, _, values, ends in held.rows():
         assert one_line(name) in printed
-        assert f"{values[0]:+.4g} [{ends[0, 0]:.4g}, {ends[1, 0]:.4g}]" in printed
+        assert f"{ends[0, 0]:.4g} {ends[1, 0]:.4g} +-" in printed
+        assert re.search(re.escape(f"{values[0]:.4g}"), printed)
     assert content["coefficients"]["names"] == list(held.names)
     for field in ("values", "lower", "upper"):
         np.testing.assert_array_equal(content["coefficients"][field], getattr(held, field))

@@ -199,6 +199,59 @@ def count_units(
     return sum_chunks(len(units.weight), units.width, contribution, one)
 
 
+def _gradients(linear: LinearLoss, units: PreparedUnits, params: Array, chunk: Chunk) -> Array:
+    """Gradients (blocks, k, units) of a chunk's units, 0 of one that is not finite."""
+    z, r, v = units.of(chunk)
+    matrix = params.astype(z.dtype).reshape(linear.outputs, -1)
+    label = None if units.label is None else chunk.of(units.label)
+    slope, _ = sums.derivatives(linear, matrix, z, r, label)
+    counted = jnp.where(chunk.fresh[:, None], v, 0).reshape(-1, 1)
+    slope = jnp.where(counted > 0, slope * counted, 0).reshape(len(z), 1, -1, linear.outputs)
+    each = slope.swapaxes(1, 3).swapaxes(2, 3) * z[:, None]
+    each = each.reshape(len(z), -1, units.rows, z.shape[2] // units.rows)
+    total = jnp.sum(each, axis=2)
+    return jnp.where(jnp.isfinite(total).all(axis=1, keepdims=True), total, 0)
+
+
+@functools.partial(jax.jit, static_argnames=("linear",))
+def outer_sum(
+    linear: LinearLoss,
+    units: PreparedUnits,
+    params: Float[Array, " k"],
+    bound: Real[Array, ""] | float,
+) -> Float[Expansion, "k k"]:
+    """Returns the sum of g g^T of the units' gradients, each clipped to ``bound``.
+
+    Privacy: one unit moves it by ``bound`` at most in the Frobenius norm, as the gradient that is
+      clipped is what is added, however its rows cancel.
+    """
+
+    def contribution(chunk: Chunk) -> Array:
+        g = _gradients(linear, units, params, chunk)
+        rows = g.swapaxes(1, 2).reshape(-1, params.size)
+        factors = clipping.clip_factors(
+            jnp.sqrt(bound), (rows, 1.0), keep=jnp.ones(len(rows), bool)
+        )
+        clipped = sums.times(factors.reshape(len(g), 1, -1), g)
+        return rounding.block_products(clipped, clipped, permutation_invariant=False)
+
+    size, dtype = params.size, units.directions.dtype
+    summand = Summand((size, size), dtype, jnp.asarray(bound, dtype), squares=1)
+    return sum_chunks(len(units.weight), units.width, contribution, summand)
+
+
+def count_gradients(
+    linear: LinearLoss, units: PreparedUnits, params: Float[Array, " k"], flags: Any
+) -> Float[Expansion, ""]:
+    """Returns of how many units ``flags`` of the gradient's norm is True, (), exactly."""
+
+    def contribution(chunk: Chunk) -> Array:
+        return flags(jnp.linalg.norm(_gradients(linear, units, params, chunk), axis=1)).ravel()
+
+    one = Summand((), jnp.dtype("float32"), bound=1.0)
+    return sum_chunks(len(units.weight), units.width, contribution, one)
+
+
 def share(some: Bool[Array, "..."], of: Bool[Array, "..."], axis: int) -> Float[Array, "..."]:
     """Returns the share, from 0 to 1 and rounded once, that ``some`` is of ``of``; 0 of none."""
     return some.sum(axis=axis) / jnp.maximum(of.sum(axis=axis), 1)
