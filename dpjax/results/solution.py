@@ -339,8 +339,7 @@ def save(path: str | os.PathLike, solution: Any, *, author: str = "") -> None:
     solution, guarantee = solution_of(solution)
     if np.ndim(solution.steps):
         raise ValueError("save takes one solution; index a batch with jax.tree.map first.")
-    today = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}"
-    what = solution.description._replace(author=author, date=today)
+    what = solution.description._replace(author=author, date=f"{datetime.date.today():%Y-%m-%d}")
     event, certificate, bars = solution.event, solution.certificate, solution.error_bars
     content = {
         "format": _FORMAT,
