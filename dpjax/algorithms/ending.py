@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import jax.numpy as jnp
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, pytree_dataclass
+from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import (
     Event,
     PrivacyBudget,
@@ -152,6 +152,42 @@ def with_count(
     alone = Event((Release("count", 1, multiplier, noise_draws=1),), budget.relation)
     spent = epsilon_of(alone, budget.delta, budget.relation)
     return _with(CountQuery, make, budget, multiplier, spent)
+
+
+@pytree_dataclass
+class Beside(Wraps, AlgorithmBase):
+    """An algorithm, and what another releases of the same records: one event for both."""
+
+    algorithm: base.Algorithm
+    declared: base.Declared
+    other: Event = static()
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        return self.algorithm.queries
+
+    @property
+    def event(self) -> Event:
+        return compose([self.other, self.algorithm.event])
+
+
+def beside(
+    make: Callable[[PrivacyBudget], base.Algorithm], budget: PrivacyBudget, other: base.Algorithm
+) -> tuple[Beside, Beside]:
+    """Returns a training within what ``other``, of one Gaussian release, leaves; and ``other``.
+
+    Privacy: the event, hence guarantee and line in a ledger, of either is that of both.
+    """
+    (release,) = other.event.releases
+    spent = epsilon_of(other.event, budget.delta, budget.relation)
+    declared = base.Declared(budget.epsilon, budget.delta)
+    for spend in (_left_by_gaussians(budget, release.noise_multiplier), budget.epsilon - spent):
+        algorithm = make(dataclasses.replace(budget, epsilon=spend))
+        both = Beside(algorithm, declared, other.event)
+        if epsilon_of(both.event, budget.delta, budget.relation, both.accountant) <= budget.epsilon:
+            break
+    check_spent(both.event, budget, both.accountant, "lower what the bounds spend.")
+    return both, Beside(other, declared, algorithm.event)
 
 
 def _with(

@@ -44,14 +44,14 @@ def add_options(parser: Parser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Evaluates and returns 0; whatever is wrong raises before anything is spent."""
     options.check(arguments)
-    model, data = dpjax.load(arguments.model), problem.load(arguments)
-    data = data if data.test_x is None else data.test
+    model, held = dpjax.load(arguments.model), problem.load(arguments)
+    data = held if held.test_x is None else held.test
     budget = problem.budget(arguments, data.size)
     size = data.size if arguments.data_size is None else arguments.data_size
     # One of the two: a seed says that the result is for research.
     key = dpjax.random_key() if arguments.seed is None else None
-    how = options.values(arguments, _BOOKED)
-    found = dpjax.statistics.evaluate(model, data, budget, key=key, data_size=size, **how)
+    how = options.values(arguments, _BOOKED) | {"key": key, "data_size": size}
+    found = dpjax.statistics.evaluate(model, data, budget, **how)
     sections = evaluation_sections(found)
     # Names of classes are a model's, which may come from anybody.
     print(printable("\n".join(found.lines())))

@@ -23,6 +23,7 @@ from dpjax.datasets.sources import is_table_path, open_source
 from dpjax.driver import root_key
 from dpjax.results import guarantee
 from dpjax.results.remarks import remarks
+from dpjax.statistics import PrivateBounds
 
 
 class Setting(NamedTuple):
@@ -41,6 +42,22 @@ def load(arguments: argparse.Namespace, name: str | None = None) -> dpjax.Datase
     chosen["memory_limit"] = memory(getattr(arguments, "memory_limit", None))
     chosen["inference"] = _infers(arguments)
     return dpjax.datasets.load(str(name or arguments.data), **chosen)
+
+
+def private_bounds(arguments: argparse.Namespace) -> PrivateBounds | None:
+    """Returns the training of a schema with private bounds, or None for any other."""
+    path = arguments.schema
+    if path is None or not dpjax.datasets.Schema.read(path).private:
+        if arguments.bounds_epsilon is not None:
+            raise ValueError('--bounds-epsilon is for a schema in which bounds = "private".')
+        return None
+    for name in ("checkpoint", "repeats", "distributed", "coordinator", "part"):
+        if getattr(arguments, name):
+            raise ValueError(f'--{name} does not go with bounds = "private" in a schema.')
+    if _infers(arguments):
+        raise ValueError('--inference does not go with bounds = "private" in a schema.')
+    limit = memory(arguments.memory_limit)
+    return PrivateBounds.of(arguments.data, path, memory_limit=limit)
 
 
 def _infers(arguments: argparse.Namespace) -> bool:
@@ -174,15 +191,15 @@ def objective(arguments: argparse.Namespace, n: int | None = None) -> dpjax.Obje
 
 def _weights(text: str, labels: Iterable[Label]) -> list[float]:
     """Returns the weights of ``--class-weight`` in the order of the classes."""
-    held = dict(word.strip().rpartition("=")[::2] for word in next(csv.reader([text]), []))
+    parts = (word.strip().rpartition("=") for word in next(csv.reader([text]), []))
+    held = {name: weight for name, _, weight in parts}
     names = list(map(str, labels))
     with contextlib.suppress(ValueError):
         if sorted(held) == sorted(names):
             return [float(held[name]) for name in names]
     raise ValueError(
-        f"--class-weight must give each of the classes {', '.join(names)} a declared number, such "
-        f"as {'=1,'.join([*names, ''])[:-1]}, got {text!r}. Weights balanced by the labels would "
-        "read them: take numbers that are known, or private counts by `dpjax describe`."
+        f"--class-weight must be {'=1,'.join([*names, ''])[:-1]} or other declared numbers, got "
+        f"{text!r}. Weights balanced by the labels would read them: see `dpjax describe`."
     )
 
 
@@ -214,7 +231,11 @@ def _of_rows(arguments: argparse.Namespace, count: int, n: int | None) -> dpjax.
 
 
 def configure(
-    arguments: argparse.Namespace, objective: dpjax.Objective, n: int, dimension: int
+    arguments: argparse.Namespace,
+    objective: dpjax.Objective,
+    n: int,
+    dimension: int,
+    private: PrivateBounds | None = None,
 ) -> Setting:
     """Returns the algorithm for n records and ``dimension`` parameters."""
     name, budget, size = declared(arguments, n)
@@ -223,6 +244,9 @@ def configure(
         make = functools.partial(dpjax.with_accuracy, make, epsilon=arguments.estimate)
     if arguments.count is not None:
         make = functools.partial(dpjax.with_count, make, share=arguments.count)
+    if private is not None:
+        share = arguments.bounds_epsilon or budget.epsilon / 10
+        return Setting(private.configure(make, budget, share, size), budget, name, size)  # pyright: ignore[reportArgumentType] # by ``Wraps``
     return Setting(make(budget), budget, name, size)
 
 

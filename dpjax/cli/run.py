@@ -57,6 +57,11 @@ _OPTIONS: options.Options = {
     "--exact": {"action": "store_true", "help": "add exact values of the data: NOT PRIVATE"},
     "--plot": {"type": options.Output, "help": "draw the released history"},
     **options.REPORT,
+    "--bounds-epsilon": {
+        "type": float,
+        "help": 'the part of --epsilon that finds bounds declared "private" in the schema '
+        "(default: a tenth)",
+    },
     "--checkpoint": {
         "type": options.Folder,
         "help": "save the run as it goes, or resume the run saved there; SECRET: it holds the key",
@@ -92,10 +97,11 @@ def _work(arguments: argparse.Namespace) -> int:
     everyone.from_first(functools.partial(_check, arguments))
     # Before the data are read, for what is wrong with the arguments alone.
     problem.objective(arguments)
-    data = problem.load(arguments)
+    private = problem.private_bounds(arguments)
+    data = problem.load(arguments) if private is None else private.data
     objective = problem.objective(arguments, data.size)
     dimension = objective.parameters(data.dimension)
-    setting = problem.configure(arguments, objective, data.size, dimension)
+    setting = problem.configure(arguments, objective, data.size, dimension, private)
     algorithm = setting.algorithm
     # For a dry run too, which should fail where the training would.
     check_data(algorithm, data, starting_point(algorithm, None))
@@ -108,6 +114,14 @@ def _work(arguments: argparse.Namespace) -> int:
         print("warning: --exact prints exact values of the data, NOT PRIVATE", file=sys.stderr)
     begin = time.perf_counter()
     with _compile_seconds() as compiling:
+        if private is not None:
+            key = dpjax.random_key() if arguments.seed is None else None
+            how = {"key": key, "seed": arguments.seed, "ledger": arguments.ledger}
+            data = private.find(**how)
+            # It is booked as a whole by now.
+            arguments = argparse.Namespace(
+                **vars(arguments) | {"ledger": None, "booked": arguments.ledger}
+            )
         solution = _train(arguments, algorithm, data, everyone)
         # JAX returns before it has computed; the time would be that of nothing.
         jax.block_until_ready(solution.params)
@@ -231,7 +245,7 @@ def _write(
         title=f"{setting.algorithm.title} on {name}",
         model=os.path.basename(arguments.save or "model"),
         author=author,
-        ledger=arguments.ledger,
+        ledger=getattr(arguments, "booked", arguments.ledger),
         exact=exact,
     )
     status = options.write(

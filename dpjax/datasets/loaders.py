@@ -21,6 +21,7 @@ from dpjax.datasets.encoders import (
 )
 from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.labels import Label, declared_classes
+from dpjax.datasets.patterns import matched
 from dpjax.datasets.registry import SPECS, DatasetInfo
 from dpjax.datasets.rows import Rows
 from dpjax.datasets.scaled import is_scaled
@@ -86,6 +87,11 @@ class Table(NamedTuple):
         """
         self.check_declared()
         schema, source = self.schema, self.opened.source
+        if schema.private:
+            raise ValueError(
+                f"bounds of {few(schema.private)} are declared private: `dpjax run` finds them, "
+                "and in Python dpjax.statistics.PrivateBounds; or declare bounds = [low, high]."
+            )
         label, scale = schema.label, schema.preprocessing
         x: Any
         y: Any
@@ -347,7 +353,7 @@ def read_table(table: Any, declared: Schema | Options, memory_limit: int | None 
         width = None if declared.patterns else len(declared.features)
         breaks, label = declared.quoted_line_breaks, declared.label.column
         opened = open_source(table, label, memory_limit, width, breaks)
-        schema = declared.matched(opened.source.names)
+        schema = matched(declared, opened.source.names)
     else:
         opened = open_source(table, declared.label, memory_limit)
         schema = _schema_of(opened, declared)

@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import difflib
-import fnmatch
 import json
 import math
 import os
@@ -62,6 +61,8 @@ class Schema:
       rows: ``"own_norm"`` or ``"constant"``, what divides rows; None for the default by the label.
       max_norm: norm of a row, features from -1 to 1 and an intercept of 1, to which longer ones are
         scaled down. The constant is then the smaller of both.
+      private: columns declared with ``bounds = "private"``, whose bounds are their ``limits`` until
+        ``dpjax.statistics.PrivateBounds`` finds them.
 
     Privacy: must be written from public knowledge, not from the records.
 
@@ -82,6 +83,7 @@ class Schema:
     quoted_line_breaks: bool | None = None
     rows: str | None = None
     max_norm: float | None = None
+    private: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, declared: "Schema | str | os.PathLike[str] | Mapping[str, Any]") -> "Schema":
@@ -123,18 +125,12 @@ class Schema:
         """The mapping of features and labels that is declared."""
         # Ignored columns have no features, so that tables to predict need not have them.
         encoders = tuple(column for column in self.columns if column.features)
-        return Preprocessing(
-            encoders,
-            self.intercept,
-            self.label.classes,
-            self.label.bounds,
-            label=self.label.column,
-            unit=self.unit,
-            max_records=self.max_records,
-            ignored=tuple(column.name for column in self.columns if not column.features),
-            constant=self.rows == "constant" or self.max_norm is not None,
-            max_norm=self.max_norm,
-        )
+        label, constant = self.label, self.rows == "constant" or self.max_norm is not None
+        # What a report says of the columns that are no features.
+        told = {"label": label.column, "unit": self.unit, "max_records": self.max_records}
+        ignored = tuple(column.name for column in self.columns if not column.features)
+        ends = label.classes, label.bounds, None, constant, self.max_norm
+        return Preprocessing(encoders, self.intercept, *ends, **told, ignored=ignored)
 
     def for_inference(self) -> "Schema":
         """Returns the schema by which coefficients can be read and told apart.
@@ -165,34 +161,9 @@ class Schema:
         """Names that are patterns, such as ``c*``, if no column is called so."""
         return tuple(column.name for column in self.columns if set("*?[") & set(column.name))
 
-    def matched(self, names: Sequence[str]) -> "Schema":
-        """Returns the schema of a table with these columns, each pattern replaced by its columns.
 
-        Raises:
-          ValueError: for a pattern that matches no column which is not declared by its name, or a
-            column that two match.
-        """
-        patterns = [name for name in self.patterns if name not in names]
-        taken = {self.label.column, self.unit, *(column.name for column in self.columns)}
-        of = {name: [p for p in patterns if fnmatch.fnmatchcase(name, p)] for name in names}
-        of = {name: found for name, found in of.items() if name not in taken}
-        for name, found in of.items():
-            if len(found) > 1:
-                raise ValueError(f"the column {name!r} matches {few(found)}: declare it by name.")
-        columns: list[Column] = []
-        for column in self.columns:
-            held = [name for name in of if of[name] == [column.name]]
-            if column.name in patterns and not held:
-                raise ValueError(f"the pattern columns.{key_of(column.name)} matches no column of "
-                                 "the table: correct it, or remove it.")  # fmt: skip
-            repeated = [dataclasses.replace(column, name=name) for name in held]
-            columns += repeated if column.name in patterns else [column]
-        schema = dataclasses.replace(self, columns=tuple(columns))
-        _check_features("the schema", schema.features)
-        return schema
-
-
-def _check_features(where: str, names: Sequence[str]) -> None:
+def check_features(where: str, names: Sequence[str]) -> None:
+    """Raises if two features have one name."""
     # A column may be called as an indicator or the intercept is, such as `sex=F`.
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
         raise ValueError(
@@ -283,6 +254,24 @@ def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
         if not low <= missing <= high:
             raise ValueError(f"missing of {said} must lie within its bounds.")
     return (Dates if of_dates else Numeric)(name, low, high, missing)
+
+
+def _is_private(part: Mapping[str, Any]) -> bool:
+    return isinstance(part.get("bounds"), str) and part["bounds"] == "private"
+
+
+def _outer(name: str, part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a declaration with its limits in the place of private bounds."""
+    if not _is_private(part):
+        return part
+    if "limits" not in part:
+        raise ValueError(
+            f'bounds = "private" of columns.{key_of(name)} needs public outer limits, within which '
+            "bounds are found: declare limits = [low, high], from what the column can hold at all."
+        )
+    return {key: value for key, value in part.items() if key != "limits"} | {
+        "bounds": part["limits"]
+    }
 
 
 def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> Categorical:
@@ -382,7 +371,7 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
         rows = _validate.choice(f"rows of {where}", rows, (*own, "constant"))
     schema = Schema(
         declared,
-        tuple(column_of(name, part, where) for name, part in columns.items()),
+        tuple(column_of(name, _outer(name, part), where) for name, part in columns.items()),
         unit_column,
         max_records,
         _validate.flag(f"intercept of {where}", content.get("intercept", True)),
@@ -391,8 +380,9 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
         breaks,
         rows,
         most,
+        tuple(name for name, part in columns.items() if _is_private(part)),
     )
-    _check_features(where, schema.features)
+    check_features(where, schema.features)
     if not any(column.features for column in schema.columns):
         raise ValueError(f"{where} declares no feature: declare a column beside the label.")
     return schema

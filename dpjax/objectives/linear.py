@@ -230,7 +230,7 @@ class Weighted(LinearLoss):
     form: LinearLoss
     weights: tuple[float, ...]
 
-    outputs, at_zero, region, concordance, slope_within, joint_weights = (
+    outputs, at_zero, region, concordance, slope_within, joint_weights = (  # pyright: ignore
         property(operator.attrgetter(f"form.{name}"))
         for name in ("outputs", "at_zero", "region", "concordance", "slope_within", "joint_weights")
     )

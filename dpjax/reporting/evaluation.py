@@ -8,22 +8,22 @@ import numpy as np
 from dpjax import plotting
 from dpjax.reporting import pictures
 from dpjax.reporting.frame import Picture, Section
+from dpjax.reporting.officer import unfilled
 
 
 def evaluation_sections(found: Any) -> list[Section]:
     """Returns a ``statistics.Evaluation`` as sections of a page, see ``report``; all released."""
     rows = [line.split(": ", 1) for line in found.lines()[: len(found.estimates)]]
     drawn = list(_pictures(found)) if plotting.is_available() else []
-    note = "From one noisy histogram of predictions by class, released on a budget of its own."
-    text = [note, found.lines()[len(rows)]]
+    text = ["From one noisy histogram, on a budget of its own.", found.lines()[len(rows)]]
     sections = [Section("On held-out records", text, ["measure", "value"], rows, drawn)]
     if (matrix := found.confusion) is not None:
         named = zip(found.classes, matrix, strict=True)
         cells = [[name, *(f"{x:,.0f}" for x in row)] for name, row in named]
         head = ["class", *(f"predicted {name}" for name in found.classes)]
         sections.append(Section("Confusion matrix", ["Noisy numbers of records."], head, cells))
-    guarantee = str(found.solution.guarantee()).splitlines()
-    return [*sections, Section("The guarantee of the evaluation", guarantee)]
+    text = unfilled(str(found.solution.guarantee()))
+    return [*sections, Section("The guarantee of the evaluation", code=[text])]
 
 
 def _pictures(found: Any) -> Iterator[Picture]:

@@ -46,7 +46,7 @@ def sections(facts: Facts, model: str, exact: Mapping[str, float] | None = None)
         "coefficients": held and held.summary().rpartition("\n\n")[0],
         "command": shlex.join(command),
         "python": f"dpjax.load({model!r}).predict({rows})",
-        "guarantee": _unfilled(facts.guarantee),
+        "guarantee": unfilled(facts.guarantee),
     }
     found: list[dict[str, Any]] = []
     for words in re.split(r"\n\s*\n|\n(?=(?:##|-|\||>) )|(?<=\n)(?=## )", text.strip()):
@@ -116,12 +116,12 @@ def _released(part: Any) -> tuple[str, ...]:
     return part.name.replace("_", " "), f"{part.count:,}", records, *numbers, ", ".join(noises)
 
 
-def _unfilled(text: str) -> str:
+def unfilled(text: str) -> str:
     r"""Returns sentences that were filled to 100 columns as one line each, for any screen.
 
-    >>> _unfilled("x" * 99 + "\nmore\nNext.") == "x" * 99 + " more\nNext."
+    >>> unfilled("x" * 99 + "\nmore\nNext.") == "x" * 99 + " more\nNext."
     True
-    >>> _unfilled("Released:\n  - one,\n    with its noise\n  - two")
+    >>> unfilled("Released:\n  - one,\n    with its noise\n  - two")
     'Released:\n  - one, with its noise\n  - two'
     """
     # A line that ends because the next word did not fit is one sentence with the next line.

@@ -158,7 +158,7 @@ def evaluate(
             "others may move the scores of a network to another bin: take another relation."
         )
     cells, sizes = _cells(score, _scores(score, np.asarray(model.params, np.float64), rows), y)
-    known = (cells >= 0).all(axis=-1) & np.isfinite(rows).all(axis=-1)
+    known: Any = (cells >= 0).all(axis=-1) & np.isfinite(rows).all(axis=-1)
     present = None if data.present is None else np.asarray(data.present) & known
     algorithm = histograms(sizes, budget, n, of_units=present is not None)
     algorithm = dataclasses.replace(algorithm, title="Evaluation")
@@ -178,8 +178,8 @@ def _scores(score: Score, params: np.ndarray, rows: np.ndarray) -> np.ndarray:
     if score.kind == "two-layer":
         return score(params, rows.reshape(-1, p)).reshape(rows.shape[:-1])
     # One feature after the other: a product of matrices may round otherwise in another row.
-    weights, total = params.reshape(-1, p).T, 0.0
-    for j, weight in enumerate(weights):
+    total: Any = 0.0
+    for j, weight in enumerate(params.reshape(-1, p).T):
         total = total + rows[..., j, None].astype(np.float64) * weight
     return total if score.classes else total[..., 0]
 
