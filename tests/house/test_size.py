@@ -37,7 +37,7 @@ MOST = {
     "transforms": (1574, 8),
     "tuning": (1023, 6),
 }
-WHEEL = 46_209
+WHEEL = 46_479
 """All rooms together, 780 lines of templates among them: raised once, for tables (issue 38)."""
 
 
