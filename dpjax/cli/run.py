@@ -119,9 +119,8 @@ def _work(arguments: argparse.Namespace) -> int:
             how = {"key": key, "seed": arguments.seed, "ledger": arguments.ledger}
             data = private.find(**how)
             # It is booked as a whole by now.
-            arguments = argparse.Namespace(
-                **vars(arguments) | {"ledger": None, "booked": arguments.ledger}
-            )
+            changed = {"ledger": None, "booked": arguments.ledger}
+            arguments = argparse.Namespace(**vars(arguments) | changed)
         solution = _train(arguments, algorithm, data, everyone)
         # JAX returns before it has computed; the time would be that of nothing.
         jax.block_until_ready(solution.params)

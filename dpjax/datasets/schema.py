@@ -127,10 +127,10 @@ class Schema:
         encoders = tuple(column for column in self.columns if column.features)
         label, constant = self.label, self.rows == "constant" or self.max_norm is not None
         # What a report says of the columns that are no features.
-        told = {"label": label.column, "unit": self.unit, "max_records": self.max_records}
+        names = {"label": label.column, "unit": self.unit, "max_records": self.max_records}
         ignored = tuple(column.name for column in self.columns if not column.features)
         ends = label.classes, label.bounds, None, constant, self.max_norm
-        return Preprocessing(encoders, self.intercept, *ends, **told, ignored=ignored)
+        return Preprocessing(encoders, self.intercept, *ends, **names, ignored=ignored)
 
     def for_inference(self) -> "Schema":
         """Returns the schema by which coefficients can be read and told apart.
