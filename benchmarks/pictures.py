@@ -147,7 +147,7 @@ def tutorial(name):
 
 
 DRAW = {"better": better, "belief": belief, "batch": batch}
-DRAW |= {name: tutorial(name) for name in ("images", "text")}
+DRAW |= {name: tutorial(name) for name in ("images", "table", "text")}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)

@@ -47,6 +47,7 @@ from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_
 from dpjax.algorithms.inference import PopulationBars
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.newton import dp_newton
+from dpjax.algorithms.newton_inference import noisy_newton
 from dpjax.algorithms.perturbed_descent import perturbed_gradient_descent
 from dpjax.algorithms.perturbed_minimum import objective_perturbation, output_perturbation
 from dpjax.algorithms.registry import (
@@ -104,6 +105,7 @@ __all__ = [
     "dp_trust_region",
     "dpagem",
     "gaussian_push",
+    "noisy_newton",
     "objective_perturbation",
     "output_perturbation",
     "paper_schedule",
