@@ -99,7 +99,7 @@ def command(arguments: argparse.Namespace) -> int:
             where = "here" if info.available else "not here"
             print(f"{info.name:12} {info.rows:>8,} x {info.features:<3} {where:9} {info.task}")
         print(
-            "\n`dpjax data NAME` shows details. For a table of your own, a CSV, NPZ, NPY or "
+            "\n`dpjax data NAME` shows details. For a table of your own, a CSV, Excel, NPZ, NPY or "
             "Parquet file,\nbegin a schema: `dpjax data FILE --template --out schema.toml`."
         )
         return 0
@@ -123,7 +123,7 @@ def _check_name(name: str) -> None:
         existing(name)
     # A named data set wins over a file of its name.
     elif os.path.isfile(name) and name not in names:
-        raise ValueError(f"{name} is not a CSV, NPZ, NPY or Parquet file.")
+        raise ValueError(f"{name} is not a CSV, Excel, NPZ, NPY or Parquet file.")
     else:
         _validate.choice("data set", name, names)
 

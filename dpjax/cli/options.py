@@ -92,7 +92,7 @@ def _share(text: str) -> float:
         ) from None
 
 
-FILES = "a CSV, NPZ, NPY or Parquet file"
+FILES = "a CSV, Excel, NPZ, NPY or Parquet file"
 # dpjax checks names, and suggests the nearest one; argparse only lists them.
 ALGORITHM: Options = {
     "algorithm": {

@@ -16,10 +16,11 @@ from dpjax import _validate
 from dpjax.accounting import Event
 from dpjax.algorithms import Algorithm
 from dpjax.cli import options
+from dpjax.datasets.delimited import SUFFIXES, CsvFile
 from dpjax.datasets.labels import Label, labels_counted
 from dpjax.datasets.registry import SPECS
 from dpjax.datasets.scaled import declared_in, is_scaled
-from dpjax.datasets.sources import is_table_path, open_source
+from dpjax.datasets.sources import existing, is_table_path
 from dpjax.driver import root_key
 from dpjax.results import guarantee
 from dpjax.results.remarks import remarks
@@ -105,10 +106,11 @@ def _numbers(words: Iterable[str]) -> list[Any]:
 
 def flag_quotes(table: str, schema: str | None) -> int:
     """NOT PRIVATE: says what is wrong with the quotes of a CSV, and returns 1 if anything is."""
-    if not (is_table_path(table) and table.lower().endswith(".csv")):
+    if not table.lower().endswith(SUFFIXES):
         return 0
-    breaks = schema is not None and dpjax.datasets.Schema.read(schema).quoted_line_breaks
-    problems = open_source(table, quoted_line_breaks=breaks).source.exact_problems()
+    known = None if schema is None else dpjax.datasets.Schema.read(schema)
+    declared = (known.quoted_line_breaks, known.separator) if known else ()
+    problems = CsvFile(existing(table), *declared).exact_problems()
     for problem in problems:
         print(f"wrong (exact counts, NOT PRIVATE): {problem}", file=sys.stderr)
     return int(bool(problems))

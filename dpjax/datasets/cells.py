@@ -129,6 +129,9 @@ def unit_name(cell: Any, unit_type: str | None = None) -> str:
 
     ``unit_type`` is the declared one: ``"number"``, ``"text"`` or None.
     """
+    # Most names: digits that are alike as a number and as text.
+    if isinstance(cell, str) and cell.isascii() and cell.isdecimal() and cell[0] != "0":
+        return cell if len(cell) <= _MOST_DIGITS or unit_type == "text" else ""
     if isinstance(cell, bytes):
         cell = cell.decode("utf-8", "surrogateescape")  # distinct bytes are distinct people
     if isinstance(cell, np.datetime64):
@@ -231,14 +234,14 @@ def to_number(cell: Any) -> float:
     return np.nan if is_no_number(cell) else float(cell)
 
 
-def to_numbers(cells: np.ndarray) -> np.ndarray:
-    """Returns cells (n,) as float64, NaN for each that is not a finite number."""
+def to_numbers(cells: np.ndarray, number: Callable[[Any], float] = to_number) -> np.ndarray:
+    """Returns cells (n,) as float64, NaN for each that is not a finite ``number``."""
     if cells.dtype.kind in "biuf":
         with np.errstate(all="ignore"):
             # A warning of an overflow would tell that such a record is there.
             values = cells.astype(np.float64)
     else:
-        values = np.fromiter(map(to_number, cells), np.float64, len(cells))
+        values = of_each(number, cells)
     values[~np.isfinite(values)] = np.nan
     return values
 
@@ -252,7 +255,29 @@ def to_days(cells: np.ndarray) -> np.ndarray:
     """
     if cells.dtype.kind == "M":
         return _days_of(cells)
-    return np.fromiter(map(to_day, cells), np.float64, len(cells))
+    return of_each(to_day, cells)
+
+
+class _Remembered(dict):
+    def __init__(self, function: Callable[[Any], Any]):
+        self._function = function
+
+    def __missing__(self, cell: Any) -> Any:
+        self[cell] = value = self._function(cell)
+        return value
+
+
+def of_each(function: Callable[[Any], Any], cells: Any, dtype: Any = np.float64) -> np.ndarray:
+    """Returns a function of each cell (n,), which is called once for each text that occurs."""
+    remembered = _Remembered(function)
+    if isinstance(cells, np.ndarray) and cells.dtype == object:
+        cells = cells.tolist()  # the same objects, which a list gives sooner
+    # Strings alone are remembered: other cells may be unhashable, and 1 == True.
+    if {*map(type, cells)} <= {str}:
+        values: Any = map(remembered.__getitem__, cells)
+    else:
+        values = (remembered[c] if isinstance(c, str) else function(c) for c in cells)
+    return np.fromiter(values, dtype, len(cells))
 
 
 @never_raises(np.nan)
@@ -261,7 +286,9 @@ def to_day(cell: Any) -> float:
     if isinstance(cell, np.datetime64):
         return float(_days_of(np.array([cell]))[0])
     if isinstance(cell, str):
-        cell = datetime.datetime.fromisoformat(cell.strip())
+        text = cell.strip()
+        of_day = len(text) <= len("2015-01-31")  # which takes less time without a clock
+        cell = (datetime.date if of_day else datetime.datetime).fromisoformat(text)
     # A datetime is a date too, whose time the other order would drop.
     if not isinstance(cell, datetime.datetime):
         days = cell.toordinal() - EPOCH.toordinal() if isinstance(cell, datetime.date) else None

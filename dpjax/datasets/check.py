@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from dpjax.datasets.cells import cells_of
 from dpjax.datasets.columnar import Matrix
 from dpjax.datasets.dataset import Dataset
 from dpjax.datasets.encoders import ClassLabel
+from dpjax.datasets.guess import exact_unread
 from dpjax.datasets.labels import Label, check_labels
 from dpjax.datasets.loaders import (
     Options,
@@ -22,9 +23,10 @@ from dpjax.datasets.loaders import (
     scaled_columns,
     undeclared_line_breaks,
 )
+from dpjax.datasets.patterns import check_table
 from dpjax.datasets.scaling import Bounds
-from dpjax.datasets.schema import Schema, check_table
-from dpjax.datasets.source import OpenTable, few
+from dpjax.datasets.schema import Schema
+from dpjax.datasets.source import OpenTable, Source, few
 from dpjax.datasets.sources import has_columns, is_table_path
 from dpjax.datasets.tally import MOST_CLASSES, Tally, is_garbled
 
@@ -59,6 +61,7 @@ class CheckReport:
       exact_constant: columns that hold one value in all records, clamped and encoded.
       exact_persons: number of units that records belong to; None without any.
       exact_above_cap: number of records beyond ``max_records`` of their unit, which are left out.
+      exact_remarks: what looks like a slip in some lines of a file.
 
     Privacy: NOT PRIVATE; exact functions of the data. Do not publish it, nor choose the bounds of
     a private training from it.
@@ -82,6 +85,7 @@ class CheckReport:
     exact_constant: tuple[str, ...]
     exact_persons: int | None
     exact_above_cap: int
+    exact_remarks: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         r"""NOT PRIVATE: returns the report as lines of text, one count each.
@@ -126,6 +130,7 @@ class CheckReport:
                 f"units: {self.exact_persons}, rows beyond max_records of theirs: "
                 f"{self.exact_above_cap}"
             )
+        lines += self.exact_remarks
         lines.append(
             f"rows that contribute nothing: {self.exact_null_rows}"
             f"{_KEEP if self.exact_null_rows else ''}"
@@ -183,7 +188,11 @@ def check(
     suggested = _suggested(tally.labels)
     problems = [*undeclared_line_breaks(table.schema, source), *source.exact_problems()]
     problems += tally.label_problems(_advice(suggested, of_arrays, schema is not None))
-    problems += (*tally.column_problems(), *tally.unit_problems())
+    unread = {name: said for name, *said in _unread(source, tally)}
+    otherwise = {name: problem for name, (problem, _) in unread.items() if problem}
+    problems += (*tally.column_problems(otherwise), *otherwise.values(), *tally.unit_problems())
+    remarks = [*source.exact_remarks(), *tally.remarks()]
+    remarks += (remark for _, remark in unread.values() if remark)
     fields = tally.fields()
     # Only a user's table lacks bounds: named sets and a Dataset are scaled already.
     if fields["exact_outside"] is None and (
@@ -196,7 +205,16 @@ def check(
         **fields,
         exact_problems=tuple(problems),
         exact_classes=suggested,
+        exact_remarks=tuple(remarks),
     )
+
+
+def _unread(source: Source, tally: Tally) -> Iterator[tuple[str, str, str]]:
+    """Yields columns with a problem and a remark on cells that are no numbers, if any is."""
+    forms = {name: form for name, form in tally.forms.items() if tally.unread[name]}
+    block = next(source.blocks([*forms]), None) if forms else None
+    for (name, form), cells in zip(forms.items(), block or (), strict=False):
+        yield name, *exact_unread(name, form, cells)
 
 
 def _of_arrays(data: Dataset, options: Options) -> Table:

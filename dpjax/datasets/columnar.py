@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from dpjax.datasets.cells import Kind, arrow_cells, kind_of, stated, to_numbers
+from dpjax.datasets.forms import PLAIN
 from dpjax.datasets.rows import Rows, SourceFile
-from dpjax.datasets.source import OpenTable, Source, check_unique, few
+from dpjax.datasets.source import NO_FORMS, Forms, OpenTable, Source, check_unique, few
 
 # Errors of NumPy for a file that is not an archive of plain arrays.
 DAMAGED = (EOFError, OSError, TypeError, ValueError, zipfile.BadZipFile, zlib.error, TokenError)
@@ -49,7 +50,7 @@ class Matrix(Source):
         self.size = array.shape[0]
 
     def at(
-        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
+        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Forms = NO_FORMS
     ) -> list[np.ndarray]:
         inside = any(name in self._places for name in wanted)
         block: Any = self._array[index] if inside else None  # labels alone need no features
@@ -113,9 +114,10 @@ class ParquetFile(Source):
         self._readers: dict[tuple[tuple[str, ...], frozenset[str]], _Columns] = {}
 
     def at(
-        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
+        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Forms = NO_FORMS
     ) -> list[np.ndarray]:
-        columns = tuple(wanted), frozenset(numeric)
+        # Text in another form stays text, which its encoder reads.
+        columns = tuple(wanted), frozenset(k for k, form in numeric.items() if form == PLAIN)
         if columns not in self._readers:
             self._readers[columns] = _Columns(self._file, self._ends, *columns)
         return self._readers[columns].at(index)

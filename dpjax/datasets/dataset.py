@@ -10,7 +10,8 @@ import numpy as np
 
 from dpjax._typing import Array, PyTree, pytree_dataclass
 from dpjax.datasets.cells import check_unmasked
-from dpjax.datasets.encoders import Column, Numeric, Unscaled
+from dpjax.datasets.encoders import Column, Numeric, Unscaled, numeric_forms
+from dpjax.datasets.forms import PLAIN, Form
 from dpjax.datasets.labels import Label
 from dpjax.datasets.rows import Rows
 from dpjax.datasets.scaling import Ranges, linear_scale, normalise
@@ -156,11 +157,11 @@ class Preprocessing:
         return normalise(np.concatenate(parts, axis=1), None, self.intercept, constant=constant)
 
     @property
-    def wanted(self) -> tuple[list[str], set[str], tuple[str, ...]]:
+    def wanted(self) -> tuple[list[str], dict[str, Form], tuple[str, ...]]:
         """What to read for ``encode``: the arguments of ``Source.blocks``."""
         if self._plain:
-            return [], set(), self.columns
-        return [*self.columns], {c.name for c in self.encoders if c.numeric}, ()
+            return [], {}, self.columns
+        return [*self.columns], numeric_forms(self.encoders), ()
 
     @property
     def _plain(self) -> bool:
@@ -168,7 +169,8 @@ class Preprocessing:
         # By the exact type: Dates is a Numeric, but its cells are no numbers.
         kinds = {type(column) for column in self.encoders}
         lacking = any(getattr(column, "missing", None) is not None for column in self.encoders)
-        return kinds in ({Unscaled}, {Numeric}) and not lacking
+        written = {*numeric_forms(self.encoders).values()} - {PLAIN}
+        return kinds in ({Unscaled}, {Numeric}) and not (lacking or written)
 
     @property
     def _ranges(self) -> Ranges | None:
@@ -290,5 +292,5 @@ def check_arrays(name: str, tree: PyTree) -> None:
         if not isinstance(leaf, np.ndarray | np.generic | jax.Array | int | float | complex | Rows):
             raise ValueError(
                 f"{name} must be a Dataset or arrays, and holds a {type(leaf).__name__}. For a "
-                "pandas table, pass its values, such as table.to_numpy(dtype='float32')."
+                "pandas table pass table.to_numpy(dtype='float32'), for sparse x x.toarray()."
             )

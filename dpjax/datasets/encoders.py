@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpjax.datasets.cells import EPOCH, MISSING, Kind, may_be_numbers, to_days, to_numbers
+from dpjax.datasets.forms import PLAIN, DateForm, Form, NumberForm
 from dpjax.datasets.labels import (
     Label,
     check_possible,
@@ -113,14 +114,16 @@ class Numeric(Column):
 
     Args:
       missing: what counts for a cell that is empty or no number; None makes it a null record.
+      form: how numbers are written in text.
     """
 
     low: float
     high: float
     missing: float | None = None
+    form: Form = PLAIN
 
     key: ClassVar[str] = "bounds"
-    options: ClassVar[tuple[str, ...]] = ("missing",)
+    options: ClassVar[tuple[str, ...]] = ("missing", *NumberForm._fields)
     numeric: ClassVar[bool] = True
     stored: ClassVar[set[Kind]] = _NUMBERS
 
@@ -134,11 +137,16 @@ class Numeric(Column):
 
     def values(self, cells: np.ndarray) -> np.ndarray:
         """Returns the numbers (n,) in float64, NaN for what is not a finite number."""
-        return to_numbers(cells)
+        return to_numbers(cells, self.form.number)
+
+    def check_stored(self, source: Source) -> None:
+        # Words may be numbers where it is declared how those are written.
+        if self.form == PLAIN or not _are_words(source, self.name):
+            super().check_stored(source)
 
     def declaration(self) -> dict[str, Any]:
         missing = {} if self.missing is None else {"missing": self.missing}
-        return {"bounds": [self.low, self.high], **missing}
+        return {"bounds": [self.low, self.high], **missing, **self.form.declared}
 
     def exact_outside(self, cells: np.ndarray) -> int:
         # A comparison with NaN is False: a missing cell is not counted as outside.
@@ -150,16 +158,24 @@ class Numeric(Column):
 class Dates(Numeric):
     """Dates, as days since 1970-01-01, clamped to a declared range and scaled."""
 
+    form: Form = DateForm()
+
+    options: ClassVar[tuple[str, ...]] = ("missing", "format")
     numeric: ClassVar[bool] = False
     stored: ClassVar[set[Kind]] = _TEXT_OF_DATES
 
     def values(self, cells: np.ndarray) -> np.ndarray:
         """Returns days since 1970-01-01 (n,) in float64, NaN for what is no date."""
-        return to_days(cells)
+        # Of floats a reader has made them days.
+        return to_days(cells) if cells.dtype.kind == "M" else to_numbers(cells, self.form.number)
 
     def declaration(self) -> dict[str, Any]:
         missing = {} if self.missing is None else {"missing": to_iso(self.missing)}
-        return {"bounds": [to_iso(self.low), to_iso(self.high)], **missing}
+        return {"bounds": [to_iso(self.low), to_iso(self.high)], **missing, **self.form.declared}
+
+
+def _are_words(source: Source, name: str) -> bool:
+    return source.kinds[name] == Kind.WORDS and source.stated[name] != "category"
 
 
 class _OfLevels(Column):
@@ -293,6 +309,7 @@ class NumberLabel:
     column: str
     low: float
     high: float
+    form: NumberForm = PLAIN
 
     numeric: ClassVar[bool] = True
     classes: ClassVar[None] = None
@@ -307,7 +324,7 @@ class NumberLabel:
 
         Privacy: each depends on its own cell.
         """
-        values = to_numbers(cells)
+        values = to_numbers(cells, self.form.number)
         # Not clamped as features are: training would fit labels that nobody has.
         values[(values < self.low) | (values > self.high)] = np.nan
         # In float64 up to the cast: float32 merges the ends of a narrow range far from 0.
@@ -315,6 +332,8 @@ class NumberLabel:
 
     def check_stored(self, source: Source) -> None:
         """Raises if no cell of a column that is stored as this one is a number."""
+        if self.form != PLAIN and _are_words(source, self.column):
+            return
         if (kind := source.kinds[self.column]) not in _NUMBERS:
             raise ValueError(
                 f"the label {self.column!r} of {source.where} holds {kind.value}: declare classes "
@@ -324,9 +343,24 @@ class NumberLabel:
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
         """NOT PRIVATE: returns how many cells hold a number outside the range."""
-        values = to_numbers(cells)
+        values = to_numbers(cells, self.form.number)
         outside = int(((values < self.low) | (values > self.high)).sum())
         return collections.Counter({"a number outside its bounds": outside} if outside else {})
+
+
+def form_of(column: Any) -> Form | None:
+    """Returns how the cells of a column or label that may be read as float64 are written."""
+    return getattr(column, "form", PLAIN if column.numeric else None)
+
+
+def numeric_forms(columns: Iterable[Column]) -> dict[str, Form]:
+    """Returns the columns whose cells may be read as float64, and how they are written there."""
+    return {c.name: form for c in columns if (form := form_of(c)) is not None}
+
+
+def label_forms(label: ClassLabel | NumberLabel) -> dict[str, Form]:
+    """Returns the same of a label."""
+    return {label.column: label.form} if isinstance(label, NumberLabel) else {}
 
 
 def _undeclared(cells: np.ndarray, places: np.ndarray) -> collections.Counter[str]:

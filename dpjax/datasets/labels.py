@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.cells import Kind, cells_of, is_no_number, kind_of, never_raises, to_number
+from dpjax.datasets.cells import (
+    Kind,
+    cells_of,
+    is_no_number,
+    kind_of,
+    never_raises,
+    of_each,
+    to_number,
+)
 
 Label = str | bool | int | float
 Classes = tuple[Label, ...]
@@ -171,17 +179,7 @@ def places(cells: np.ndarray, labels: Sequence[Label]) -> np.ndarray:
         return min((known[form] for form in _forms(cell) or () if form in known), default=-1)
 
     if cells.dtype.kind in "OT":
-        # Strings alone are remembered: other cells may be unhashable, and 1 == True.
-        remembered: dict[str, int] = {}
-        indices = np.empty(len(cells), int)
-        for at, cell in enumerate(cells):
-            if not isinstance(cell, str):
-                indices[at] = place_of(cell)
-                continue
-            if cell not in remembered:
-                remembered[cell] = place_of(cell)
-            indices[at] = remembered[cell]
-        return indices
+        return of_each(place_of, cells, int)
     # Labels repeat: each distinct value is compared once.
     values, positions = np.unique(cells, return_inverse=True)
     return np.array([place_of(value) for value in values], int)[positions]

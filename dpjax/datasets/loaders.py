@@ -18,16 +18,17 @@ from dpjax.datasets.encoders import (
     NumberLabel,
     Numeric,
     Unscaled,
+    label_forms,
 )
 from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.labels import Label, declared_classes
-from dpjax.datasets.patterns import matched
+from dpjax.datasets.patterns import check_table, matched
 from dpjax.datasets.registry import SPECS, DatasetInfo
 from dpjax.datasets.rows import Rows
 from dpjax.datasets.scaled import is_scaled
 from dpjax.datasets.scaled import read as read_scaled
 from dpjax.datasets.scaling import Bounds, read_ranges
-from dpjax.datasets.schema import Schema, check_table
+from dpjax.datasets.schema import Schema
 from dpjax.datasets.source import OpenTable, Source, few
 from dpjax.datasets.sources import SUFFIXES, CsvFile, has_columns, is_table_path, open_source
 from dpjax.datasets.units import NOT_GROUPED, group
@@ -99,7 +100,7 @@ class Table(NamedTuple):
         if self.opened.on_disk:
             # Encoded when a pass asks for them: memory holds one chunk, and each pass pays anew.
             x = Rows(_Encoded(source, scale.wanted, scale.encode, (len(scale.features),)))
-            wanted = [label.column], {label.column} if label.numeric else set()
+            wanted = [label.column], label_forms(label)
             y = Rows(_Encoded(source, wanted, lambda cells: label.encode(*cells), ()))
         else:
             x, y, owners = _encoded(source, scale, label, schema.unit)
@@ -265,7 +266,9 @@ def open_table(
         raise ValueError(f"{name_or_path} are images, not a table of features.")
     # No named data set has a suffix: this was meant as a file.
     if pathlib.Path(name_or_path).suffix:
-        raise ValueError(f"a table's path must end in {few(SUFFIXES)}, got {str(name_or_path)!r}.")
+        raise ValueError(
+            f"a table's path must end in {', '.join(SUFFIXES)}, got {str(name_or_path)!r}."
+        )
     entry = registry.spec(str(name_or_path))
     # `check_units` has refused a unit, and an intercept is a choice for named data too.
     label, bounds, classes = options[:3]
@@ -351,8 +354,8 @@ def read_table(table: Any, declared: Schema | Options, memory_limit: int | None 
     if isinstance(declared, Schema):
         # The levels of a column become several features, and an ignored column none.
         width = None if declared.patterns else len(declared.features)
-        breaks, label = declared.quoted_line_breaks, declared.label.column
-        opened = open_source(table, label, memory_limit, width, breaks)
+        breaks, label, mark = declared.quoted_line_breaks, declared.label.column, declared.separator
+        opened = open_source(table, label, memory_limit, width, breaks, mark)
         schema = matched(declared, opened.source.names)
     else:
         opened = open_source(table, declared.label, memory_limit)
@@ -445,8 +448,7 @@ def _encoded(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Returns rows, labels, and the cells that say whose a record is."""
     wanted, numeric, together = scale.wanted
-    # In place, as `wanted` gives a new set each time.
-    numeric |= {label.column} if label.numeric else set()
+    numeric = numeric | label_forms(label)
     beside = [label.column, *([] if unit is None else [unit])]
     # Columns that are read together come as one array.
     count = len(wanted) + bool(together)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import difflib
 import json
 import math
 import os
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.cells import check_names, to_day
+from dpjax.datasets.cells import to_day
 from dpjax.datasets.dataset import Preprocessing
 from dpjax.datasets.encoders import (
     Categorical,
@@ -28,8 +27,8 @@ from dpjax.datasets.encoders import (
     Ordinal,
     Unscaled,
 )
+from dpjax.datasets.forms import PLAIN, NumberForm, date_form, number_form, separator_of
 from dpjax.datasets.labels import check_labels
-from dpjax.datasets.source import Source, few
 
 ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")
 """Names of the column that pandas or R writes beside those of a table."""
@@ -58,6 +57,7 @@ class Schema:
       unit_type: how the unit's cells are compared, see ``group``: ``"number"``, ``"text"`` or None.
       quoted_line_breaks: of a CSV, whether cells in quotes may hold line breaks. A record is then
         what RFC 4180 parses as one; else it is a line.
+      separator: what stands between the cells of a CSV; by default the header tells.
       rows: ``"own_norm"`` or ``"constant"``, what divides rows; None for the default by the label.
       max_norm: norm of a row, features from -1 to 1 and an intercept of 1, to which longer ones are
         scaled down. The constant is then the smaller of both.
@@ -81,6 +81,7 @@ class Schema:
     intercept: bool = True
     unit_type: str | None = None
     quoted_line_breaks: bool | None = None
+    separator: str | None = None
     rows: str | None = None
     max_norm: float | None = None
     private: tuple[str, ...] = ()
@@ -96,8 +97,10 @@ class Schema:
             feature), ``order`` and ``ignore = true``, where ``NAME`` may be a pattern of other
             columns, such as ``"c*"``; ``[unit]`` with ``column``, ``max_records`` and perhaps
             ``type`` where a person has several records; ``intercept``; ``rows`` and ``max_norm``;
-            and ``quoted_line_breaks``, required for a CSV with a column that may hold any text, by
-            ``other`` or ``ignore``. A schema is returned as it is.
+            ``quoted_line_breaks``, required for a CSV with a column that may hold any text, by
+            ``other`` or ``ignore``; and ``separator``. A column of dates may have their ``format``,
+            such as ``"%d.%m.%Y"``, and one of numbers ``decimal``, ``thousands`` and ``suffix``,
+            which ``[numbers]`` declares for all columns that do not. A schema is returned as it is.
 
         Raises:
           FileNotFoundError: if there is no such file.
@@ -171,42 +174,6 @@ def check_features(where: str, names: Sequence[str]) -> None:
         )
 
 
-def check_table(schema: Schema, source: Source) -> None:
-    """Raises if a table has other columns than are declared, or stores them otherwise.
-
-    Privacy: depends on the names of columns and on how they are stored.
-    """
-    unit = () if schema.unit is None else (schema.unit,)
-    declared = [schema.label.column, *unit, *(column.name for column in schema.columns)]
-    # All at once: who declares many columns should not start over for each.
-    problems = []
-    if absent := [name for name in declared if name not in source.names]:
-        near = difflib.get_close_matches(absent[0], source.names, 1)
-        hint = f" (did you mean {near[0]!r}?)" if near else ""
-        problems.append(f"the schema declares {few(absent)}{hint}, which {source.where} lacks")
-    if missing := [name for name in source.names if name not in declared]:
-        problems.append(
-            f"the schema declares nothing for {few(missing)} of {source.where}: declare bounds, "
-            "levels, order or ignore = true under [columns.NAME] for each; `dpjax data FILE "
-            "--template` writes a schema to fill in"
-        )
-        problems += [
-            f"{name!r} looks like row numbers that pandas or R wrote: declare ignore = true under "
-            f"[columns.{key_of(name)}]"
-            for name in missing
-            if name in ROW_NUMBERS
-        ]
-    if problems:
-        raise ValueError("; ".join(problems) + ".")
-    for column in schema.columns:
-        column.check_stored(source)
-    if not isinstance(schema.label, ClassLabel) or schema.label.classes:  # else to be declared
-        schema.label.check_stored(source)
-    for name in unit:
-        said = f"the unit {name!r} of {source.where}"
-        check_names(said, source.kinds[name], source.stated[name], schema.unit_type)
-
-
 def key_of(name: str) -> str:
     """Returns a column's name as a key of TOML."""
     # What TOML takes without quotes.
@@ -219,11 +186,16 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def column_of(name: str, declaration: Mapping[str, Any], where: str = "the schema") -> Column:
+def column_of(
+    name: str,
+    declaration: Mapping[str, Any],
+    where: str = "the schema",
+    usual: NumberForm = PLAIN,
+) -> Column:
     """Returns the column that a declaration says.
 
     A declaration is as under ``[columns.NAME]``, or as ``Column.declaration`` returns it; errors
-    call the schema ``where``.
+    call the schema ``where``. Numbers are written as ``usual``, unless it says otherwise.
     """
     said = f"columns.{key_of(name)} of {where}"
     # TOML reads [columns.a.b] as a table b within a, not as a column named a.b.
@@ -239,6 +211,8 @@ def column_of(name: str, declaration: Mapping[str, Any], where: str = "the schem
         raise ValueError(f"{said} declares {declared}: choose one of {', '.join(_KINDS)}.")
     (key,) = kinds
     column = _KINDS[key](said, name, declaration)
+    if type(column) is Numeric:
+        column = dataclasses.replace(column, form=number_form(said, declaration, usual))
     # Last, since the kind of column decides which options are known.
     _check_keys(said, declaration, (key, *column.options))
     return column
@@ -253,7 +227,9 @@ def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
         # It is filled in before the clamping, which would move it to an end in silence.
         if not low <= missing <= high:
             raise ValueError(f"missing of {said} must lie within its bounds.")
-    return (Dates if of_dates else Numeric)(name, low, high, missing)
+    if of_dates:
+        return Dates(name, low, high, missing, date_form(said, declaration))
+    return Numeric(name, low, high, missing)
 
 
 def _is_private(part: Mapping[str, Any]) -> bool:
@@ -297,6 +273,8 @@ def _ignored(said: str, name: str, declaration: Mapping[str, Any]) -> Ignored:
     return Ignored(name)
 
 
+_PARTS = ("intercept", "quoted_line_breaks", "rows", "max_norm", "separator")
+_PARTS += ("numbers", "label", "unit", "columns")
 _KINDS: dict[str, Callable[[str, str, Mapping[str, Any]], Column]] = {
     "bounds": _ranged,
     "levels": _leveled,
@@ -331,12 +309,13 @@ def _day(said: str, value: Any) -> float:
 
 def _schema(where: str, content: Mapping[str, Any]) -> Schema:
     """Returns the schema that a TOML file or a mapping holds; errors call it ``where``."""
-    known = ("intercept", "quoted_line_breaks", "rows", "max_norm", "label", "unit", "columns")
-    _check_keys(where, content, known)
-    label, unit, columns = (
+    _check_keys(where, content, _PARTS)
+    label, unit, columns, numbers = (
         _table(f"{name} of {where}", content.get(name, {}), f", [{name}]")
-        for name in ("label", "unit", "columns")
+        for name in ("label", "unit", "columns", "numbers")
     )
+    _check_keys(f"numbers of {where}", numbers, NumberForm._fields)
+    usual = number_form(f"numbers of {where}", numbers)
     columns = {
         # In a mapping of Python names may be numbers, as in a data frame without a header.
         str(name): _table(
@@ -347,7 +326,7 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
     # Before any part is read: a template that is not filled in should say that, and all of it.
     named = {f"columns.{key_of(name)}": part for name, part in columns.items()}
     _check_filled(where, {"label": label, "unit": unit} | named)
-    declared = _label(f"label of {where}", label)
+    declared = _label(f"label of {where}", label, usual)
     unit_column = max_records = None
     if "unit" in content:
         unit_column, max_records = _unit(f"unit of {where}", unit)
@@ -371,13 +350,14 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
         rows = _validate.choice(f"rows of {where}", rows, (*own, "constant"))
     schema = Schema(
         declared,
-        tuple(column_of(name, _outer(name, part), where) for name, part in columns.items()),
+        tuple(column_of(name, _outer(name, part), where, usual) for name, part in columns.items()),
         unit_column,
         max_records,
         _validate.flag(f"intercept of {where}", content.get("intercept", True)),
         # Checked beside the stored column, by `check_names`.
         unit.get("type"),
         breaks,
+        separator_of(where, content.get("separator")),
         rows,
         most,
         tuple(name for name, part in columns.items() if _is_private(part)),
@@ -410,8 +390,9 @@ def _check_filled(where: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
         )
 
 
-def _label(said: str, part: Mapping[str, Any]) -> ClassLabel | NumberLabel:
-    column = _column(said, part, ("column", "classes", "bounds"))
+def _label(said: str, part: Mapping[str, Any], usual: NumberForm) -> ClassLabel | NumberLabel:
+    written = NumberForm._fields if "bounds" in part else ()
+    column = _column(said, part, ("column", "classes", "bounds", *written))
     if ("classes" in part) == ("bounds" in part):
         raise ValueError(
             f'{said} must declare classes, such as ["no", "yes"], or the bounds of a number: '
@@ -422,7 +403,7 @@ def _label(said: str, part: Mapping[str, Any]) -> ClassLabel | NumberLabel:
     low, high, of_dates = _bounds(f"bounds of the {said}", part["bounds"])
     if of_dates:
         raise ValueError(f"bounds of the {said} must be numbers: a date cannot be a label.")
-    return NumberLabel(column, low, high)
+    return NumberLabel(column, low, high, number_form(said, part, usual))
 
 
 def _unit(said: str, part: Mapping[str, Any]) -> tuple[str, int]:

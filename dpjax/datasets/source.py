@@ -1,14 +1,18 @@
 """Where a table's cells come from: its columns, read in blocks of rows."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dpjax.datasets.cells import Kind, to_numbers
+from dpjax.datasets.forms import PLAIN, Form
 
 # Bounds every temporary: the float64 copy of one block of 54 features is 3.5 MB.
 ROWS_AT_ONCE = 8192
+Forms = Mapping[str, Form]
+NO_FORMS: Forms = types.MappingProxyType({})
 
 
 class Source:
@@ -29,23 +33,23 @@ class Source:
     size: int
 
     def at(
-        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
+        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Forms = NO_FORMS
     ) -> list[np.ndarray]:
         """Returns the cells of some rows: one array (m,) for each wanted column.
 
-        Those of ``numeric`` may be read as numbers, whatever else they hold.
+        Those of ``numeric`` may be read as numbers or days in their form, whatever else they hold.
         """
         raise NotImplementedError
 
     def numbers(self, index: slice | np.ndarray, wanted: Sequence[str]) -> np.ndarray:
         """Returns columns of some rows as numbers (m, p), NaN for a cell that is none."""
-        return stacked(self.at(index, wanted, set(wanted)))
+        return stacked(self.at(index, wanted, dict.fromkeys(wanted, PLAIN)))
 
     def read(
         self,
         index: slice | np.ndarray,
         wanted: Sequence[str],
-        numeric: Collection[str] = (),
+        numeric: Forms = NO_FORMS,
         together: Sequence[str] = (),
     ) -> list[np.ndarray]:
         """Returns the numbers of the columns ``together``, if any, then the cells of the others."""
@@ -54,7 +58,7 @@ class Source:
         return first + self.at(index, wanted, numeric)
 
     def blocks(
-        self, wanted: Sequence[str], numeric: Collection[str] = (), together: Sequence[str] = ()
+        self, wanted: Sequence[str], numeric: Forms = NO_FORMS, together: Sequence[str] = ()
     ) -> Iterator[list[np.ndarray]]:
         """Yields the cells of all rows in blocks, each as ``read`` returns it."""
         for start in range(0, self.size, ROWS_AT_ONCE):
@@ -62,6 +66,10 @@ class Source:
 
     def exact_problems(self) -> list[str]:
         """NOT PRIVATE: returns what is wrong with the table as a file, if anything is."""
+        return []
+
+    def exact_remarks(self) -> list[str]:
+        """NOT PRIVATE: returns what its owner should know of the table as a file."""
         return []
 
 
@@ -79,7 +87,8 @@ def few(names: Sequence[Any], show: Callable[[Any], str] = repr) -> str:
 def check_unique(where: str, names: Sequence[str]) -> None:
     """Raises if a name occurs twice."""
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise ValueError(f"{where} names {few(twice)} twice: rename one.")
+        hint = " Separators at the ends of lines name columns ''." if "" in twice else ""
+        raise ValueError(f"{where} names {few(twice)} twice: rename one.{hint}")
 
 
 class OpenTable(NamedTuple):

@@ -1,30 +1,25 @@
 """Opens a table as a ``Source``: a CSV or another file, a data frame, columns, or an array."""
 
-import csv
-import functools
-import itertools
-import math
 import os
 import pathlib
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import warnings
+import zipfile
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dpjax.datasets import columnar
-from dpjax.datasets.cells import Kind, cells_of, kind_of, stated
+from dpjax.datasets import columnar, delimited
+from dpjax.datasets.cells import cells_of, kind_of, stated
 from dpjax.datasets.columnar import Matrix, open_archive, read_features
-from dpjax.datasets.source import ROWS_AT_ONCE, OpenTable, Source, check_unique, few, stacked
+from dpjax.datasets.delimited import CsvFile
+from dpjax.datasets.source import NO_FORMS, Forms, OpenTable, Source, check_unique, few
 
-SUFFIXES = (".csv", ".npz", *columnar.OPENED)
-SEPARATORS = (",", ";", "\t", "|")
-# With it spreadsheets begin a file in UTF-8.
-_MARK = b"\xef\xbb\xbf"
+SUFFIXES = (*delimited.SUFFIXES, ".xlsx", ".npz", *columnar.OPENED)
 
 
 def is_table_path(table: Any) -> bool:
-    """Returns whether ``table`` is the path of a CSV, NPZ, NPY or Parquet file."""
+    """Returns whether ``table`` is the path of a file of a kind that is read, see ``SUFFIXES``."""
     return isinstance(table, str | os.PathLike) and os.fspath(table).lower().endswith(SUFFIXES)
 
 
@@ -72,7 +67,7 @@ class Frame(Source):
         self._held: dict[str, np.ndarray] = {}
 
     def at(
-        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Collection[str] = ()
+        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Forms = NO_FORMS
     ) -> list[np.ndarray]:
         return [self._cells(name)[index] for name in wanted]
 
@@ -86,155 +81,48 @@ class Frame(Source):
         return self._held[name]
 
 
-class CsvFile(Source):
-    """A CSV file: a header, then its records.
+class ExcelFile(Frame):
+    """The first sheet of a workbook of Excel: a header, then its records.
 
-    The header tells which of ``SEPARATORS`` stands between cells: the one by which it has most. In
-    a file with semicolons ``3,5`` is a number as ``3.5`` is. A line ends at a line feed.
-
-    Args:
-      quoted_line_breaks: whether records are as RFC 4180 parses them, by which a cell in quotes may
-        hold line breaks, and a quote that is never closed holds all lines after it. Without it
-        each line is a record, whatever it holds.
-
-    Raises:
-      ValueError: if the header is empty, is not UTF-8, leaves a quote open, or names a column
-        twice.
+    A number, a date or text stays what its cell holds, and of a formula what Excel computed last.
     """
 
-    def __init__(self, path: pathlib.Path, quoted_line_breaks: bool | None = False):
-        self._path, self.where, self._parsed = path, repr(str(path)), quoted_line_breaks
-        with path.open("rb") as file:  # by its first line alone, which is no record's
-            line = file.readline().removeprefix(_MARK)
-        self.separator = max(SEPARATORS, key=lambda mark: len(_cells(line, mark)))
-        first = next(self._lines(self.separator), b"")
-        if not first.strip():
-            raise ValueError(
-                f"{self.where} begins with an empty line, or is empty: the first line must name "
-                "the columns."
-            )
+    def __init__(self, path: pathlib.Path):
         try:
-            first.decode("utf-8")
-        except UnicodeDecodeError:
-            raise ValueError(
-                f"the header of {self.where} is not UTF-8: save the file as UTF-8 (spreadsheets "
-                "call it CSV UTF-8). It may be Latin-1, Windows-1252 or UTF-16 now."
+            import openpyxl
+        except ImportError:
+            raise ImportError(
+                "reading .xlsx needs openpyxl, an optional extra: pip install openpyxl; or save "
+                "the sheet as CSV UTF-8."
             ) from None
-        if _open_quote(self.separator).fullmatch(first):
+        where = repr(str(path))
+        # A warning of a cell that is no date, say, would tell that such a record is there.
+        with warnings.catch_warnings(action="ignore"):
+            try:
+                book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+                sheet = book.worksheets[0]
+                sheet.reset_dimensions()  # some programs write wrong ones
+                header, *rows = [*sheet.iter_rows(values_only=True)] or [()]
+                book.close()
+            except (zipfile.BadZipFile, KeyError, IndexError, ValueError, SyntaxError) as error:
+                raise ValueError(f"{where} is no workbook of Excel: {error}.") from None
+        names = ["" if name is None else str(name).strip() for name in header]
+        while names and not names[-1]:  # cells that are formatted, but empty
+            names.pop()
+        if not any(names):
             raise ValueError(
-                f"the header of {self.where} leaves a quote open: close it, or, where the name of "
-                "a column holds a line break, declare quoted_line_breaks = true in a schema."
+                f"the first sheet of {where} begins with an empty row, or is empty: the first row "
+                "must name the columns."
             )
-        self.names = tuple(cell.strip() for cell in _cells(first, self.separator))
-        check_unique(f"the header of {self.where}", self.names)
-        self.kinds = dict.fromkeys(self.names, Kind.MIXED)
-        self.stated = dict.fromkeys(self.names, "")
-        # By reading it all: lines in quotes are no records.
-        self.size = sum(1 for _ in self._records())
-
-    def blocks(
-        self, wanted: Sequence[str], numeric: Collection[str] = (), together: Sequence[str] = ()
-    ) -> Iterator[list[np.ndarray]]:
-        """Yields blocks of rows: one array of cells for each wanted column, see ``Source.blocks``.
-
-        A line with another number of cells than the header has is empty in every column.
-
-        Numeric columns are float64, NaN for what is not a number; others are text without white
-        space around it. Columns ``together`` come first, in one array.
-        """
-        columns = [(self.names.index(name), True) for name in together]
-        columns += [(self.names.index(name), name in numeric) for name in wanted]
-        number = _comma_number if self.separator == ";" else _number
-        same: dict[str, str] = {}  # one string for each word, not one for each record
-        empty = [""] * len(self.names)
-        records = self._records()
-        while lines := list(itertools.islice(records, ROWS_AT_ONCE)):
-            rows = [_cells(line, self.separator) for line in lines]
-            # With other numbers of cells nobody knows which column a cell belongs to.
-            rows = [row if len(row) == len(empty) else empty for row in rows]
-            block = []
-            for place, as_number in columns:
-                cells = (row[place] for row in rows)
-                if as_number:
-                    block.append(np.fromiter(map(number, cells), np.float64, len(rows)))
-                else:
-                    words = (same.setdefault(word, word) for word in map(str.strip, cells))
-                    block.append(np.fromiter(words, object, len(rows)))
-            first = [stacked(block[: len(together)])] if together else []
-            yield first + block[len(together) :]
-
-    def exact_problems(self) -> list[str]:
-        """NOT PRIVATE: returns what is wrong with the quotes of the file, if anything is."""
-        opened = _open_quote(self.separator)
-        count = sum(b'"' in line and bool(opened.fullmatch(line)) for line in self._records())
-        said = (
-            "leave a quote open. Where cells in quotes hold line breaks, one record is read as "
-            "several: declare quoted_line_breaks = true in the schema. Otherwise close the quotes."
-        )
-        if self._parsed:
-            said = "leave a quote open, up to the end of the file: close it."
-        return [f"{count} records of {self.where} {said}"] if count else []
-
-    def _records(self) -> Iterator[bytes]:
-        lines = self._lines(self.separator)
-        next(lines, None)
-        # Of cells between tabs a line without any value is a record, not a blank line.
-        tabs = self.separator == "\t"
-        yield from (line for line in lines if line.strip() or (tabs and b"\t" in line))
-
-    def _lines(self, separator: str) -> Iterator[bytes]:
-        """Yields the header and the records, blank lines too."""
-        # Undeclared, a stray quote in one record would swallow the records after it. Binary mode
-        # splits at \n alone.
-        opened, held = _open_quote(separator), []
-        with self._path.open("rb") as file:
-            if file.read(len(_MARK)) != _MARK:
-                file.seek(0)
-            for line in file:
-                if self._parsed:
-                    held.append(line)
-                    # After b'"x' a line goes on in quotes, and one at its start closes them.
-                    within = len(held) > 1
-                    if b'"' in line:
-                        within = bool(opened.fullmatch(b'"x' * within + line))
-                    if within:
-                        continue
-                    line, held = b"".join(held), []
-                yield line
-            if held:
-                yield b"".join(held)
-
-
-@functools.cache
-def _open_quote(separator: str) -> re.Pattern[bytes]:
-    """Matches a line that leaves a quote open: cells, as ``csv`` reads them, and one in quotes."""
-    # Possessive: no line, however it is written, may take quadratic time.
-    mark, quoted = re.escape(separator).encode(), rb'"[^"]*+(?:""[^"]*+)*+'
-    cell = rb'(?:%b"(?!")|(?!"))[^%b]*+' % (quoted, mark)
-    return re.compile(rb"(?:%b%b)*+%b" % (cell, mark, quoted))
-
-
-def _number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return math.nan
-
-
-def _comma_number(cell: str) -> float:
-    # 1.234,5 and 1,234,5 stay no numbers: which mark is the decimal one is not certain.
-    if "," in cell and "." not in cell and cell.count(",") == 1:
-        cell = cell.replace(",", ".")
-    return _number(cell)
-
-
-def _cells(line: bytes, separator: str) -> list[str]:
-    text = line.decode("utf-8", "surrogateescape").rstrip("\r\n")  # keeps cells distinct
-    try:
-        return next(csv.reader([text], delimiter=separator), [])
-    # Such as a cell above csv's limit: an error would tell of the record.
-    except csv.Error:
-        return []
+        check_unique(f"the header of {where}", names)
+        # Rows end with their last cell that holds something.
+        kept = [(*row, *(None,) * len(names)) for row in rows if any(c is not None for c in row)]
+        columns = {
+            name: np.fromiter((row[place] for row in kept), object, len(kept))
+            for place, name in enumerate(names)
+        }
+        super().__init__(columns, {name: name for name in names})
+        self.where = where
 
 
 def open_source(
@@ -243,6 +131,7 @@ def open_source(
     memory_limit: int | None = None,
     width: int | None = None,
     quoted_line_breaks: bool | None = False,
+    separator: str | None = None,
 ) -> OpenTable:
     """Returns the columns of a table.
 
@@ -252,6 +141,7 @@ def open_source(
       memory_limit: bytes of features, in float32, above which a file's rows stay on disk.
       width: number of features, of which ``memory_limit`` is a limit; None for all columns but one.
       quoted_line_breaks: see ``CsvFile``.
+      separator: of a CSV, too.
 
     Raises:
       FileNotFoundError: if there is no such file.
@@ -263,7 +153,7 @@ def open_source(
         if keys is None:
             raise ValueError(
                 "a table must be a path, a data frame, or a mapping of columns; arrays go into "
-                f"Dataset(x, y). A table's path must end in {few(SUFFIXES)}."
+                f"Dataset(x, y). A table's path must end in {', '.join(SUFFIXES)}."
             )
         return OpenTable(Frame(table, keys))
     path = existing(table)
@@ -279,11 +169,14 @@ def open_source(
     # The file's size stands for that of the features, which only reading it all would tell.
     if memory_limit is not None and path.stat().st_size > memory_limit:
         # Without the size, which would tell n to a few records.
+        kind = "workbook" if suffix == ".xlsx" else "CSV"
         raise ValueError(
-            f"{str(path)!r} is above memory_limit={memory_limit:,}, and a CSV is read as a whole: "
-            "save it as Parquet or NPY, whose rows can stay on disk."
+            f"{str(path)!r} is above memory_limit={memory_limit:,}, and a {kind} is read as a "
+            "whole: save it as Parquet or NPY, whose rows can stay on disk."
         )
-    return OpenTable(CsvFile(path, quoted_line_breaks))
+    if suffix == ".xlsx":
+        return OpenTable(ExcelFile(path))
+    return OpenTable(CsvFile(path, quoted_line_breaks, separator))
 
 
 def open_features(table: Any, columns: Sequence[str]) -> Source:

@@ -1,17 +1,20 @@
 """NOT PRIVATE: exact counts of what declarations leave out of a table, for its owner only."""
 
 import collections
-import datetime
-import itertools
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from dpjax.datasets.cells import MISSING, to_day, unit_name
-from dpjax.datasets.encoders import ClassLabel, Dates, Unscaled
+from dpjax.datasets.cells import MISSING, unit_name
+from dpjax.datasets.encoders import (
+    ClassLabel,
+    Numeric,
+    Unscaled,
+    label_forms,
+    numeric_forms,
+)
 from dpjax.datasets.labels import (
     A_NUMBER,
     Label,
@@ -26,17 +29,6 @@ MOST_CLASSES = 20  # a column with more distinct values is not a label of classe
 _SHOWN = 8  # levels named in one remark
 _NEARLY = 0.9  # of the cells: levels, or dates, are written in another way than is declared
 _NARROW = 0.01  # of the declared bounds: noise hides what differs so little
-_TRIED = 1_000  # cells of a column that are read as dates of other forms
-_FORMS = {
-    "%d.%m.%Y": "day.month.year",
-    "%d/%m/%Y": "day/month/year",
-    "%m/%d/%Y": "month/day/year",
-    "%Y/%m/%d": "year/month/day",
-    "%d-%m-%Y": "day-month-year",
-    "%m-%d-%Y": "month-day-year",
-    "%d %b %Y": "day name-of-month year",
-    "%b %d, %Y": "name-of-month day, year",
-}
 
 
 class Tally:
@@ -47,11 +39,8 @@ class Tally:
         self._columns = self._scale.encoders
         names = self._scale.columns
         label, unit = schema.label, schema.unit
-        numeric = {column.name for column in self._columns if column.numeric}
-        self.wanted = (
-            [*names, label.column, *([] if unit is None else [unit])],
-            numeric | ({label.column} if label.numeric else set()),
-        )
+        self.forms = numeric_forms(self._columns) | label_forms(label)
+        self.wanted = ([*names, label.column, *([] if unit is None else [unit])], self.forms)
         self._rows = self._null_rows = self._invalid_rows = self._impossible = self._zeros = 0
         self._missing, self._outside = collections.Counter[str](), collections.Counter[str]()
         self._undeclared = {name: collections.Counter[str]() for name in names}
@@ -60,7 +49,8 @@ class Tally:
         self._persons = collections.Counter[str]()
         self._no_persons = collections.Counter[str]()  # what cells hold that name nobody
         self._stand_ins = np.zeros(2, int)
-        self._dates = {name: list[str]() for name in names}  # some cells that are none
+        self.unread = collections.Counter[str]()  # cells that are no numbers, even if declared so
+        self._ends = (False, False)  # whether the first and the last record contribute nothing
         self._least, self._most = (dict.fromkeys(names, end) for end in (np.inf, -np.inf))
         # 64-bit hashes instead of the rows: half a million rows of 54 features then take 30 MB,
         # and a collision among them has probability below 1e-8.
@@ -76,22 +66,26 @@ class Tally:
             # Both leave NaN out.
             self._least[name] = np.fmin(self._least[name], np.fmin.reduce(part))
             self._most[name] = np.fmax(self._most[name], np.fmax.reduce(part))
-            if isinstance(column, Dates):
-                self._dates[name] += _no_dates(held, _TRIED - len(self._dates[name]))
+            if isinstance(column, Numeric):
+                self.unread[name] += int(np.isnan(column.values(held)).sum())
             self._missing[name] += int(np.isnan(part).any(axis=1).sum())
             self._outside[name] += column.exact_outside(held)
             self._undeclared[name] += column.exact_undeclared(held)
         rows, y = np.concatenate(parts, axis=1), self._schema.label.encode(labels)
         invalid, impossible = np.isnan(rows).any(axis=1), np.isnan(y)
         nobody = self._count_owners(owners[0]) if owners else False
+        if self._scale.classes is None:
+            self.unread[self._schema.label.column] += int(impossible.sum())
         if (classes := self._scale.classes) is not None:
             self._stand_ins += exact_stand_ins(labels, classes)
             self.labels += ClassLabel("", ()).exact_undeclared(labels)
         self._other += self._schema.label.exact_undeclared(labels)
         self._codes.update(y[~impossible].tolist())
-        self._rows += len(y)
         lost = impossible if self._scale.classes != () else False  # () is still to be declared
-        self._null_rows += int((invalid | lost | nobody).sum())
+        null = np.asarray(invalid | lost | nobody)
+        self._ends = (bool(null[0] if not self._rows else self._ends[0]), bool(null[-1]))
+        self._rows += len(y)
+        self._null_rows += int(null.sum())
         self._invalid_rows += int(invalid.sum())
         self._impossible += int(impossible.sum())
         self._zeros += int((rows == 0).all(axis=1).sum())
@@ -166,7 +160,7 @@ class Tally:
                 f"--label. {A_NUMBER}"
             ]
         held = ", ".join(f"{label!r} {count} times" for label, count in self.labels.most_common())
-        words = [f"{self._said} holds {held}"]
+        words = [f"{self._said} holds {held or 'none'}"]
         if classes:
             words.append(f"declared are {labels_counted(classes)}; a record with another label "
                          "contributes nothing")  # fmt: skip
@@ -179,6 +173,14 @@ class Tally:
         elif advice is not None:
             words.append(advice)
         return ["; ".join(words) + "."]
+
+    def remarks(self) -> list[str]:
+        """Returns what looks like a slip: lines at the ends of a table that are no records."""
+        if 10 * self._null_rows > self._rows:
+            return []
+        said = ("first record contributes nothing: is it a second line of the header?",
+                "last record contributes nothing: is it a line of totals, or a note?")  # fmt: skip
+        return [f"the {text}" for text, null in zip(said, self._ends, strict=True) if null]
 
     def unit_problems(self) -> list[str]:
         """Returns what is wrong with the units."""
@@ -200,15 +202,14 @@ class Tally:
             )
         return problems
 
-    def column_problems(self) -> list[str]:
-        """Returns what is wrong with the features."""
+    def column_problems(self, said: Collection[str] = ()) -> list[str]:
+        """Returns what is wrong with the features; of columns ``said`` that has been said."""
         # Where an empty cell has a valid value, such as `missing`, no record lacks one.
         rows, empty = self._rows, np.array([None], object)
         may_lack = [c.name for c in self._columns if np.isnan(c.encode(empty)).any()]
-        dated = {name: _of_dates(name, cells) for name, cells in self._dates.items()}
-        problems = list(filter(None, dated.values()))
+        problems = list[str]()
         # A line with another number of cells is empty in every column at once.
-        if not problems and may_lack and 2 * min(self._missing[name] for name in may_lack) > rows:
+        if not said and may_lack and 2 * min(self._missing[name] for name in may_lack) > rows:
             return [
                 "no column holds a valid value in most records: do the lines have more or fewer "
                 "cells than the header?"
@@ -216,6 +217,7 @@ class Tally:
         for column in self._columns:
             name, missing = column.name, self._missing[column.name]
             undeclared = self._undeclared[name]
+            garbled = any(map(is_garbled, undeclared))
             if getattr(column, "other", False) and undeclared.total() > _NEARLY * rows:
                 problems.append(
                     f"the column {name!r} holds none of its declared levels in "
@@ -225,10 +227,11 @@ class Tally:
             if missing and undeclared:
                 problems.append(
                     f"the column {name!r} holds {_few(undeclared)}, which is not declared; such a "
-                    "record contributes nothing: declare further levels from public knowledge, or "
-                    "other = true."
+                    "record contributes nothing: "
+                    + ("save the file as UTF-8, which some are not, or " if garbled else "")
+                    + "declare further levels from public knowledge, or other = true."
                 )
-            elif 2 * missing > rows and not dated[name]:
+            elif 2 * missing > rows and name not in said:
                 problems.append(
                     f"the column {name!r} has no valid value in {missing} of {rows} records, which "
                     "therefore contribute nothing: remove the column, or declare in a schema what "
@@ -264,32 +267,6 @@ def _narrow(where: str, spans: Sequence[float]) -> list[str]:
         f"the values of {where} span less than {_NARROW:.0%} of the declared bounds, so that "
         "records hardly differ once scaled: are the bounds in the units of the file?"
     ]
-
-
-def _no_dates(cells: np.ndarray, count: int) -> list[str]:
-    texts = (text for cell in cells if np.isnan(to_day(cell)) and (text := label_text(cell)))
-    return list(itertools.islice((text for text in texts if text.lower() not in MISSING), count))
-
-
-def _of_dates(name: str, cells: list[str]) -> str:
-    """What to do where most cells that are no dates are dates of another form, or ""."""
-    # A time of day does not tell in which order day, month and year stand.
-    days = [re.sub(r"[ T]\d{1,2}:\d\d.*$", "", cell) for cell in cells]
-    most = max(1, _NEARLY * len(days))
-    forms = [w for form, w in _FORMS.items() if sum(_is_date(day, form) for day in days) >= most]
-    if not forms:
-        return ""
-    return (
-        f"the column {name!r} holds dates written as {' or '.join(forms)}, such as {cells[0]!r}, "
-        "and such a record contributes nothing: write them as year-month-day, such as 2015-01-31."
-    )
-
-
-def _is_date(text: str, form: str) -> bool:
-    try:
-        return bool(datetime.datetime.strptime(text, form))
-    except ValueError:
-        return False
 
 
 def _few(counts: collections.Counter[str]) -> str:

@@ -1,17 +1,21 @@
 """``template``: a schema to fill in, with the names of a table's columns and how each is stored."""
 
+import collections
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax import _validate
 from dpjax.datasets.cells import Kind, to_days, to_numbers
+from dpjax.datasets.delimited import CsvFile
+from dpjax.datasets.forms import PLAIN
+from dpjax.datasets.guess import date_forms, number_forms, texts, toml
 from dpjax.datasets.schema import ROW_NUMBERS, key_of, quoted
 from dpjax.datasets.source import Source
-from dpjax.datasets.sources import CsvFile, is_table_path, open_source
+from dpjax.datasets.sources import is_table_path, open_source
 
 _HEAD = """\
 # What each column of {name} is. Fill in every [] and "" from public knowledge, not from the
@@ -51,7 +55,7 @@ def template(table: str | os.PathLike[str] | Any, label: str | None = None) -> s
     """Returns a schema to fill in, as the text of a TOML file.
 
     Args:
-      table: the path of a CSV, NPZ, NPY or Parquet file, a data frame, or a mapping of columns.
+      table: the path of a file that ``load`` reads, a data frame, or a mapping of columns.
       label: the label's column, if it is known.
 
     Returns:
@@ -85,17 +89,17 @@ def template(table: str | os.PathLike[str] | Any, label: str | None = None) -> s
     # As RFC 4180 parses it; `_breaks_lines` compares that with one record a line.
     opened = open_source(table, quoted_line_breaks=True)
     source, label = opened.source, label or opened.label
-    kinds = _kinds(source)
+    kinds, written = _kinds(source)
     column, said = '""', "what is to be predicted; remove its part below"
     if label is not None:
         column = quoted(_validate.choice("column for the label", label, source.names))
-        said = kinds[label].value
+        said = "; ".join([kinds[label].value, *" ".join(written[label]).splitlines()])
     name = pathlib.Path(table).name if is_table_path(table) else "the table"
     # The name goes into a comment of TOML, which a line break in it would end.
     printable = "".join(letter if letter.isprintable() else "?" for letter in name)
     breaks = str(_breaks_lines(table, source)).lower()
     parts = [_HEAD.format(name=printable, breaks=breaks), _LABEL.format(column=column, said=said)]
-    parts += [_column(each, kinds[each]) for each in source.names if each != label]
+    parts += [_column(each, kinds[each], written[each]) for each in source.names if each != label]
     return "".join(parts)
 
 
@@ -110,29 +114,43 @@ def _breaks_lines(table: Any, parsed: Source) -> bool:
     return bool(by_lines.exact_problems())
 
 
-def _column(name: str, kind: Kind) -> str:
-    declare = _ROW_NUMBERS if name in ROW_NUMBERS else _DECLARE[kind]
+def _column(name: str, kind: Kind, written: Sequence[str]) -> str:
+    declare = _ROW_NUMBERS if name in ROW_NUMBERS else "\n".join([_DECLARE[kind], *written])
     return f"\n[columns.{key_of(name)}]  # {kind.value}\n{declare}\n"
 
 
-def _kinds(source: Source) -> Mapping[str, Kind]:
-    """Returns how each column is stored; where that is not stated, as most of its cells are."""
-    kinds = dict(source.kinds)
-    unstated = [name for name, kind in kinds.items() if kind == Kind.MIXED]
+def _kinds(source: Source) -> tuple[dict[str, Kind], dict[str, list[str]]]:
+    """Returns how each column is stored, and the keys that say how its cells are written.
+
+    Where that is not stated, it is as most of its cells are.
+    """
+    kinds, written = dict(source.kinds), collections.defaultdict[str, list[str]](list)
+    unstated = [name for name, kind in kinds.items() if kind in (Kind.MIXED, Kind.WORDS)]
     if not unstated:
-        return kinds
+        return kinds, written
     # Most cells decide, so that a few strange ones do not.
-    numbers, dates = np.zeros((2, len(unstated)), int)
-    for block in source.blocks(unstated, unstated):
+    numbers, dates, held = *np.zeros((2, len(unstated)), int), [list[str]() for _ in unstated]
+    for block in source.blocks(unstated, dict.fromkeys(unstated, PLAIN)):
         numbers += [int(np.isfinite(to_numbers(cells)).sum()) for cells in block]
     # A second pass, since a column that is read as numbers has lost its text.
     for block in source.blocks(unstated):
         dates += [int(np.isfinite(to_days(cells)).sum()) for cells in block]
+        held = held if any(held) else [texts(cells) for cells in block]
     for place, name in enumerate(unstated):
-        kinds[name] = Kind.WORDS
-        if 2 * dates[place] > source.size:
-            kinds[name] = Kind.DATES
-        # Numbers come last and win: 20150131 is a date of ISO 8601 too.
-        if 2 * numbers[place] > source.size:
+        stated, kinds[name] = kinds[name], Kind.WORDS
+        forms, days = number_forms(held[place]), date_forms(held[place])
+        # Numbers win: 20150131 is a date of ISO 8601 too.
+        if stated == Kind.MIXED and 2 * numbers[place] > source.size:
             kinds[name] = Kind.NUMBERS
-    return kinds
+        elif stated == Kind.MIXED and 2 * dates[place] > source.size:
+            kinds[name] = Kind.DATES
+        elif days:
+            kinds[name], written[name] = Kind.DATES, _either(f"format = {quoted(f)}" for f in days)
+        if forms and kinds[name] in (Kind.NUMBERS, Kind.WORDS):
+            kinds[name], written[name] = Kind.NUMBERS, _either("\n".join(toml(f)) for f in forms)
+    return kinds, written
+
+
+def _either(keys: Iterable[str]) -> list[str]:
+    first, *others = keys
+    return [first, *(f"# or {line}" for key in others for line in key.splitlines())]

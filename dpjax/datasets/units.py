@@ -8,7 +8,7 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax._typing import PyTree
-from dpjax.datasets.cells import cells_of, check_names, kind_of, stated, unit_name
+from dpjax.datasets.cells import cells_of, check_names, kind_of, of_each, stated, unit_name
 from dpjax.datasets.dataset import Dataset, check_arrays
 from dpjax.datasets.rows import Rows
 
@@ -103,10 +103,12 @@ def _owners(by: Any, rows: int, unit_type: str | None) -> np.ndarray:
         owner = rank[inverse.ravel()]
     else:
         # An array of strings would be as wide as the longest, at every record.
-        numbers: dict[str, int] = {}
-        for record, cell in enumerate(cells):
-            if name := unit_name(cell, unit_type):
-                owner[record] = numbers.setdefault(name, len(numbers))
+        numbers: dict[str, int] = {"": -1}
+
+        def number_of(cell: Any) -> int:
+            return numbers.setdefault(unit_name(cell, unit_type), len(numbers) - 1)
+
+        owner = of_each(number_of, cells, int)
     if not (owner >= 0).any():
         raise ValueError(
             "no record has a unit: whole numbers and strings are names. Declare by unit_type= "

@@ -125,7 +125,8 @@ def _read(name: str, data: Any) -> tuple[np.ndarray, Kind]:
     """Returns ``data`` as an array, and how it is stored."""
     if sparse.issparse(data):
         raise TypeError(
-            f"Sparse data was passed for {name}, but dense data is required: pass {name}.toarray()."
+            f"Sparse data was passed for {name}, but dense data is required: pass {name}.toarray() "
+            f"({8 * data.shape[-1]:,} bytes a row)."
         )
     check_unmasked(name, data)
     if _is_bare(data):

@@ -188,6 +188,7 @@ def _effects(held: Coefficients, pictured: bool) -> dict[str, Any]:
             between = "" if ends is None else f"{ends[0, at]:.4g} to {ends[1, at]:.4g}"
             alone = "" if held.noise is None else f"noise alone gives +- {noise[at, i]:.3g}"
             grey = "muted" * bool(np.atleast_2d(within)[at, i])
+            text = f"({text})" if grey else text
             row.append(_CELL.format(next(pictured_rows), grey, text, between, alone))
         rows.append(row)
     more = len(held.names) - len(shown)

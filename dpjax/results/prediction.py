@@ -312,7 +312,7 @@ def predict_table(model: Predictions, table: Any, *, probabilities: bool = False
 
     Args:
       model: a ``Solution`` or ``SavedSolution`` that was trained on a table.
-      table: the path of a CSV, NPZ, NPY or Parquet file, a data frame or a mapping of columns, with
+      table: the path of a file that ``load`` reads, a data frame or a mapping of columns, with
         or without labels and further columns; or the name of the data set trained on.
       probabilities: whether to give those of the classes too.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpjax.datasets.cells import to_numbers
-from dpjax.datasets.encoders import ClassLabel, Dates, NumberLabel, Numeric, to_iso
+from dpjax.datasets.encoders import ClassLabel, Dates, NumberLabel, Numeric, form_of, to_iso
 from dpjax.datasets.labels import Label, class_places, places
 from dpjax.datasets.loaders import Table
 from dpjax.datasets.units import group
@@ -62,7 +62,7 @@ class Bins:
         if isinstance(self.column, Numeric):
             values = self.column.values(cells)
         else:
-            values = to_numbers(cells)
+            values = to_numbers(cells, self.column.form.number)
             values[(values < self.edges[0]) | (values > self.edges[-1])] = np.nan
         inner = np.searchsorted(self.edges[1:-1], values, side="right")
         return np.where(np.isnan(values), 0, inner + 1)
@@ -116,7 +116,7 @@ def read_places(table: Table, bins: Sequence[Bins]) -> tuple[np.ndarray, np.ndar
     """
     schema, parts, owners = table.schema, [], []
     wanted = [*(each.name for each in bins), *([schema.unit] if schema.unit else [])]
-    numeric = {each.name for each in bins if each.column.numeric}
+    numeric = {each.name: form for each in bins if (form := form_of(each.column)) is not None}
     for block in table.opened.source.blocks(wanted, numeric):
         parts.append(np.stack([b.place(held) for b, held in zip(bins, block, strict=False)], 1))
         owners += block[len(bins) :]

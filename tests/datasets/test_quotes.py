@@ -11,7 +11,7 @@ from factories import mostly_ci
 import dpjax
 from dpjax.cli.main import main
 from dpjax.datasets import check, load, template
-from dpjax.datasets.sources import CsvFile
+from dpjax.datasets.delimited import CsvFile
 
 SCHEMA = {
     "label": {"column": "y", "classes": [0, 1]},
