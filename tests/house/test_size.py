@@ -15,9 +15,9 @@ MOST = {
     "accounting": (4147, 17),
     "algorithms": (5834, 24),  # noisy Newton for inference, +272; histograms, private bounds, +78
     "auditing": (1944, 10),  # covariance, norms, +15
-    "cli": (2585, 17),  # show prints a report's card, -52
+    "cli": (2585, 17),  # --inference, +67; private bounds, +120; show prints a card, -52
     "comparison": (477, 3),  # in place of experiments' 2235, 12
-    "datasets": (5290, 24),  # what is declared, +17
+    "datasets": (5290, 24),  # rows by a constant, +86; private bounds, +80; what is declared, +5
     "derivatives": (4424, 22),  # gradients of units times themselves, +53
     "diagnostics": (720, 3),
     "display": (366, 3),  # `ceil` and `floor`; a Ctrl-C that was dropped is raised
@@ -29,7 +29,7 @@ MOST = {
     "objectives": (2097, 9),  # penalties that spare the intercept, +92
     "oracles": (2432, 14),  # covariance of gradients, +187; histograms, +47
     "placement": (720, 4),
-    "reporting": (1314, 14),  # frames, +106; officers, +224; frames, +106; officers, +224
+    "reporting": (1314, 14),  # pages share a frame, +106; what officers ask, +224
     "results": (2043, 7),  # summaries of coefficients, +161; author, clip norms, +50
     "sampling": (967, 6),
     "statistics": (840, 6),  # evaluations, +255; a first look, bounds found privately
