@@ -1,8 +1,6 @@
 """The options that several commands share, each declared once, and the files that options name."""
 
 import argparse
-import json
-import math
 import os
 import secrets
 import sys
@@ -15,6 +13,7 @@ from typing import Any
 import dpjax
 from dpjax import _durable
 from dpjax.accounting import RELATIONS
+from dpjax.reporting.facts import to_json
 from dpjax.reporting.page import check_path
 
 Options = Mapping[str, dict[str, Any]]
@@ -245,6 +244,14 @@ TRAINING: Options = {
     },
     "--part": {"metavar": "NAME", "help": "the part of the ledger's data that it reads"},
 }
+REPORT: Options = {
+    "--report": {
+        "type": Output,
+        "help": "write what an officer asks, guarantee, releases, coefficients and certificate: as "
+        "a page, .html, a model card, .md, or .json",
+    },
+    "--author": {"default": "", "help": "for the report: who trains it and answers questions"},
+}
 MODEL: Options = {
     "model": {"type": Operand, "metavar": "MODEL", "help": "a file that run --save wrote"}
 }
@@ -331,13 +338,4 @@ def write(*outputs: tuple[str | None, Callable[[str], object]]) -> int:
 def write_json(path: str, content: dict[str, Any]) -> None:
     """Writes ``content`` all or nothing; a number that is not finite becomes null."""
     with _durable.replacing(path) as file:
-        file.write(json.dumps(_finite(content), indent=2).encode() + b"\n")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    # JSON has no NaN.
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        file.write(to_json(content).encode())

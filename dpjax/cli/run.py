@@ -25,7 +25,7 @@ from dpjax.datasets.source import few
 from dpjax.display.cards import ceil, floor, printable
 from dpjax.driver import check_data, holds_run, root_key, seconds_per_step, starting_point
 from dpjax.placement.processes import Team
-from dpjax.reporting.page import ITERATES, certificate_fields
+from dpjax.reporting.facts import ITERATES, certificate_fields
 from dpjax.results.remarks import ANSWERS, ENDS, answer_line
 
 _COMPILE_EVENT = "/jax/core/compile/"
@@ -56,10 +56,7 @@ _OPTIONS: options.Options = {
     },
     "--exact": {"action": "store_true", "help": "add exact values of the data: NOT PRIVATE"},
     "--plot": {"type": options.Output, "help": "draw the released history"},
-    "--report": {
-        "type": options.Output,
-        "help": "write guarantee, releases, coefficients and certificate as one page, .html",
-    },
+    **options.REPORT,
     "--bounds-epsilon": {
         "type": float,
         "help": 'the part of --epsilon that finds bounds declared "private" in the schema '
@@ -122,7 +119,8 @@ def _work(arguments: argparse.Namespace) -> int:
             how = {"key": key, "seed": arguments.seed, "ledger": arguments.ledger}
             data = private.find(**how)
             # It is booked as a whole by now.
-            arguments = argparse.Namespace(**vars(arguments) | {"ledger": None})
+            changed = {"ledger": None, "booked": arguments.ledger}
+            arguments = argparse.Namespace(**vars(arguments) | changed)
         solution = _train(arguments, algorithm, data, everyone)
         # JAX returns before it has computed; the time would be that of nothing.
         jax.block_until_ready(solution.params)
@@ -178,8 +176,10 @@ def _check_spending(arguments: argparse.Namespace, algorithm: Algorithm) -> None
     problem.check_spending(arguments, None if resumed else algorithm.event)
 
 
-def costs(algorithm: Algorithm, data: dpjax.Dataset) -> list[str]:
+def costs(algorithm: Algorithm, data: dpjax.Dataset, trainings: int = 1) -> list[str]:
     """Returns memory and estimated time, from made-up rows of the same width.
+
+    Of a search the time is that of all its trainings, made one after the other.
 
     Privacy: reads the shape of the data only.
     """
@@ -197,7 +197,7 @@ def costs(algorithm: Algorithm, data: dpjax.Dataset) -> list[str]:
     if data.present is not None:
         examples = examples, jnp.ones(leading, bool)
     # A pass takes time in proportion to its rows; a drawn batch was timed at n itself.
-    seconds = seconds_per_step(algorithm, examples) * n / rows * int(algorithm.steps)
+    seconds = seconds_per_step(algorithm, examples) * n / rows * int(algorithm.steps) * trainings
     return [
         f"memory: about {resident / 2**20:,.0f} MiB of arrays, data included",
         f"time: about {seconds:.2g} s after compiling",
@@ -238,14 +238,17 @@ def _write(
         f"{setting.algorithm.title} on {arguments.data}: epsilon {budget.epsilon:g}, "
         f"delta {budget.delta:.2g}, {budget.relation}, per {solution.unit}"
     )
+    author, exact = arguments.author, {field: content[field] for field in EXACT}
     page = functools.partial(
         dpjax.report,
         title=f"{setting.algorithm.title} on {name}",
         model=os.path.basename(arguments.save or "model"),
-        exact={field: content[field] for field in EXACT},
+        author=author,
+        ledger=getattr(arguments, "booked", arguments.ledger),
+        exact=exact,
     )
     status = options.write(
-        (arguments.save, lambda path: dpjax.save(path, solution)),
+        (arguments.save, lambda path: dpjax.save(path, solution, author=author)),
         (arguments.json, lambda path: options.write_json(path, content)),
         (arguments.report, lambda path: page(solution, path)),
         (arguments.plot, lambda path: dpjax.plotting.plot_solution(solution, path, title)),

@@ -1,19 +1,22 @@
 """``dpjax tune``: settings chosen by a private random search, one epsilon for all of it."""
 
 import argparse
+import functools
+import os
 import time
 from typing import Any
 
 import dpjax
 from dpjax.cli import options, problem
 from dpjax.cli.main import Parser
+from dpjax.cli.run import costs
 from dpjax.driver import check_data, starting_point
 from dpjax.tuning.score import ACCURACY
 
 _EXAMPLES = """
 dpjax tune --dry-run
 dpjax tune dp-gd --grid learning_rate=4,16,64 regularization=1e-4,1e-3
-dpjax tune dp-adam --trials 5 --grid learning_rate=1,2,4 clip_norm=0.25,1 --save model
+dpjax tune dp-adam --trials 5 --grid learning_rate=1,2,4 --save model --report page.html
 """
 _OPTIONS: options.Options = {
     "--grid": {
@@ -48,7 +51,7 @@ _OPTIONS: options.Options = {
 
 def add_options(parser: Parser) -> None:
     """Adds what the command takes."""
-    options.add(parser, *options.PROBLEM, _OPTIONS, options.TRAINING)
+    options.add(parser, *options.PROBLEM, _OPTIONS, options.TRAINING, options.REPORT)
     parser.describe(
         command,
         "Train with settings drawn at random, and release the training of the highest noisy "
@@ -81,9 +84,16 @@ def command(arguments: argparse.Namespace) -> int:
     problem.warn(algorithm)
     problem.say_labels(arguments, algorithm.objective, data)
     print("\n".join(chosen.advice()), flush=True)
+    cap = chosen.release.number.cap
     if arguments.dry_run:
         problem.check_spending(arguments, chosen.event)
-        return problem.dry_run(arguments, algorithm, data)
+        return problem.dry_run(arguments, algorithm, data, costs(algorithm, data, cap))
+    # Before anything is compiled, for who waits without a bar.
+    print(
+        f"{cap} trainings of {int(algorithm.steps)} steps follow, whatever their secret "
+        "number is; --dry-run says how long that takes",
+        flush=True,
+    )
     begin = time.perf_counter()
     tuned = dpjax.tuning.run_plan(
         chosen,
@@ -106,13 +116,20 @@ def command(arguments: argparse.Namespace) -> int:
         print("releasable: false (a research run: seeded)")
     content = result(arguments, chosen, data, tuned, time.perf_counter() - begin)
     try:
-        return options.write(
-            (arguments.save, lambda path: dpjax.save(path, tuned)),
-            (arguments.json, lambda path: options.write_json(path, content)),
-        )
+        return _write(arguments, tuned, content)
     finally:  # what is spent is said, whether or not it could be written
         print()
         print(tuned.guarantee())
+
+
+def _write(arguments: argparse.Namespace, tuned: dpjax.Tuned, content: dict) -> int:
+    author, name = arguments.author, os.path.basename(arguments.save or "model")
+    page = functools.partial(dpjax.report, tuned, model=name, author=author)
+    return options.write(
+        (arguments.save, lambda path: dpjax.save(path, tuned, author=author)),
+        (arguments.json, lambda path: options.write_json(path, content)),
+        (arguments.report, lambda path: page(path, ledger=arguments.ledger)),
+    )
 
 
 def _score(arguments: argparse.Namespace, data: dpjax.Dataset) -> Any:

@@ -35,6 +35,10 @@ class Preprocessing:
       label_bounds: declared (low, high) of a label that is a number, mapped to -1 and +1. Rows are
         then divided by a constant, see ``Schema``.
       pixels: of images, declared (low, high) of all pixels, mapped to 0 and 1.
+      label: name of the label's column, where it is known, as what follows; for reports.
+      unit: name of the column that says whose a record is.
+      max_records: how many records of one unit count.
+      ignored: names of columns that were declared not to be used.
       constant: whether a constant divides rows with classes as the label too.
       max_norm: declared norm to which longer rows are scaled down before a constant divides them.
 
@@ -51,6 +55,11 @@ class Preprocessing:
     pixels: tuple[float, float] | None = None
     constant: bool = False
     max_norm: float | None = None
+    # Not compared, as rows do not depend on them.
+    label: str | None = dataclasses.field(default=None, compare=False)
+    unit: str | None = dataclasses.field(default=None, compare=False)
+    max_records: int | None = dataclasses.field(default=None, compare=False)
+    ignored: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def linear(self) -> bool:

@@ -128,14 +128,12 @@ class Schema:
         """The mapping of features and labels that is declared."""
         # Ignored columns have no features, so that tables to predict need not have them.
         encoders = tuple(column for column in self.columns if column.features)
-        return Preprocessing(
-            encoders,
-            self.intercept,
-            self.label.classes,
-            self.label.bounds,
-            constant=self.rows == "constant" or self.max_norm is not None,
-            max_norm=self.max_norm,
-        )
+        label, constant = self.label, self.rows == "constant" or self.max_norm is not None
+        # What a report says of the columns that are no features.
+        names = {"label": label.column, "unit": self.unit, "max_records": self.max_records}
+        ignored = tuple(column.name for column in self.columns if not column.features)
+        ends = label.classes, label.bounds, None, constant, self.max_norm
+        return Preprocessing(encoders, self.intercept, *ends, **names, ignored=ignored)
 
     def for_inference(self) -> "Schema":
         """Returns the schema by which coefficients can be read and told apart.

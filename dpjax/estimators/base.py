@@ -127,7 +127,11 @@ class PrivateEstimator(BaseEstimator):
         data = self._grouped(data, groups)
         planned = self._configure(data.size, x.shape[1] + self._scaling.intercept)
         self.settings_: dict[str, Any] = {}
-        solution = self.solution_ = self._train(planned, data)
+        scale = self._preprocessing
+        if scale is not None:
+            scale = dataclasses.replace(scale, label="y", max_records=self.max_records)
+        solution = dataclasses.replace(self._train(planned, data), preprocessing=scale)
+        self.solution_ = solution
         for remark in solution.remarks:
             warnings.warn(remark, RuntimeWarning, stacklevel=3)
         text = guarantee.statement(

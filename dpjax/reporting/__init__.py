@@ -1,6 +1,7 @@
-"""``report``: one page in HTML about a trained model, its guarantee and its coefficients."""
+"""``report``: a trained model and its guarantee as a page for an officer, a card, or JSON."""
 
+from dpjax.reporting.facts import Facts, facts_of
 from dpjax.reporting.frame import Picture, Section
-from dpjax.reporting.page import Facts, facts_of, report
+from dpjax.reporting.page import report
 
 __all__ = ["Facts", "Picture", "Section", "facts_of", "report"]

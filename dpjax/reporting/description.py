@@ -15,10 +15,14 @@ _HOLD = (
 
 def page_of(look: Description, title: str) -> str:
     """Returns the page; released and public values only."""
-    text = look.solution.guarantee()
-    title, claim = title or f"{len(look.columns)} columns", str(text).partition("\n")[0]
-    how = {"claim": claim, "numbers_hold": _HOLD, "sections": list(_sections(look))}
-    return frame.page("description.html", "A first look", title, guarantee=text, **how)
+    return frame.page("description.html", "A first look", title, sections=sections_of(look))
+
+
+def sections_of(look: Description) -> list[frame.Section]:
+    """Returns the claim, what there is, and the guarantee; released and public values only."""
+    text = str(look.solution.guarantee())
+    short = frame.Section("In short", [text.partition("\n")[0], _HOLD])
+    return [short, *_sections(look), frame.Section("The guarantee in full", code=[text])]
 
 
 def _sections(look: Description) -> Iterator[frame.Section]:

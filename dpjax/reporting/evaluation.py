@@ -8,7 +8,7 @@ import numpy as np
 from dpjax import plotting
 from dpjax.reporting import pictures
 from dpjax.reporting.frame import Picture, Section
-from dpjax.reporting.page import unfilled
+from dpjax.reporting.officer import unfilled
 
 
 def evaluation_sections(found: Any) -> list[Section]:
@@ -22,8 +22,8 @@ def evaluation_sections(found: Any) -> list[Section]:
         cells = [[name, *(f"{x:,.0f}" for x in row)] for name, row in named]
         head = ["class", *(f"predicted {name}" for name in found.classes)]
         sections.append(Section("Confusion matrix", ["Noisy numbers of records."], head, cells))
-    guarantee = unfilled(found.solution.guarantee()).splitlines()
-    return [*sections, Section("The guarantee of the evaluation", guarantee)]
+    text = unfilled(str(found.solution.guarantee()))
+    return [*sections, Section("The guarantee of the evaluation", code=[text])]
 
 
 def _pictures(found: Any) -> Iterator[Picture]:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jinja2
-import numpy as np
 from markupsafe import Markup, escape
 
 from dpjax.display.cards import printable
@@ -20,14 +19,7 @@ _VERSIONS = ("dpjax", "jax", "jaxlib", "numpy", "scipy")
 
 
 class Picture(NamedTuple):
-    """A picture of a page.
-
-    Attributes:
-      title: a few words.
-      note: what it shows.
-      svg: as a function of ``reporting.pictures`` returns it.
-      keys: class of the style sheet (``c0``, ``c1``, ``level``) and name of each curve.
-    """
+    """An SVG that ``reporting.pictures`` draws, its title, note, and class and name of curves."""
 
     title: str
     note: str
@@ -36,14 +28,9 @@ class Picture(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A section of a page: a heading, paragraphs, a table and pictures, of which any may be empty.
+    """Heading, paragraphs, a table by head and rows, pictures, a list, and texts kept as they are.
 
-    Attributes:
-      heading: a few words.
-      text: paragraphs.
-      head: names of the columns of a table.
-      rows: their cells, first that of the row's name.
-      pictures: below the table.
+    Rows without a head are names and values. Any part but the heading may be empty.
     """
 
     heading: str
@@ -51,24 +38,27 @@ class Section(NamedTuple):
     head: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     pictures: Sequence[Picture] = ()
+    items: Sequence[str] = ()
+    code: Sequence[str] = ()
 
 
-def page(template: str, kind: str, title: str, banners: Iterable[str] = (), **values: Any) -> str:
-    """Returns a page, of a template of this folder that extends ``frame.html``.
-
-    Args:
-      template: its name.
-      kind: of page, such as ``"Privacy report"``.
-      title: of this one.
-      banners: warnings, which stand above all else.
-      **values: what the template prints.
+def page(
+    template: str,
+    kind: str,
+    title: str,
+    banners: Iterable[str] = (),
+    sections: Iterable[Section] = (),
+    **values: Any,
+) -> str:
+    """Returns a page of a kind and a title, of a template here that extends ``frame.html``.
 
     Privacy: as the values.
     """
     text = _opened(template).render(
         kind=kind,
         title=title,
-        banners=[words.replace("\n", " ") for words in banners if words],
+        sections=list(sections),
+        banners=[words.replace("\n", " ") for words in banners],
         date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         versions=[f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS],
         # Our own, and the only text that is not escaped, but for pictures.
@@ -97,7 +87,5 @@ def _opened(template: str) -> jinja2.Template:
         autoescape=True,
         breakable=breakable,
         digits=lambda value, digits: f"{value:.{digits}g}",
-        number=lambda value: f"{value:.6g}" if np.isfinite(value) else "not finite",
-        plain=lambda value: f"{value:.10g}" if isinstance(value, float) else str(value),
         thousands="{:,}".format,
     )

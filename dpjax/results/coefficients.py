@@ -10,6 +10,7 @@ from scipy.special import ndtr, ndtri
 
 from dpjax.algorithms import ErrorBars, PopulationBars
 from dpjax.datasets import Preprocessing
+from dpjax.datasets.encoders import Column, Dates
 from dpjax.datasets.scaling import linear_scale
 from dpjax.display.cards import printable
 
@@ -296,7 +297,7 @@ def _terms(
     is found by encoding what the schema declares, as the records were encoded.
     """
     encoders = scale.encoders
-    probes = [_probes(column.declaration()) for column in encoders]
+    probes = [_probes(column) for column in encoders]
     first = [cells[:1] for cells in probes]
     # Terms are differences from here, since encoding is no linear map of cells.
     base = np.asarray(scale.encode(first), np.float64)[0]
@@ -357,8 +358,11 @@ def _caption(scale: Preprocessing, classes: tuple[str, ...], numeric: bool) -> s
     return words if norm is None else f"{words} All for rows of norm up to the declared {norm:g}."
 
 
-def _probes(declared: dict) -> np.ndarray:
+def _probes(column: Column) -> np.ndarray:
     """The cells at which a column is encoded: ends of its range, or all of its levels."""
+    declared = column.declaration()
+    if isinstance(column, Dates):  # as words they would have to be in the declared format
+        return np.array(declared["bounds"], "datetime64[D]")
     cells = next(declared[key] for key in ("bounds", "order", "levels") if key in declared)
     # Any cell that is no level has the indicator "other".
     return np.array([*cells, *([None] if declared.get("other") else [])], object)

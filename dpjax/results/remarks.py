@@ -1,7 +1,8 @@
 """What is said of a training: what it was, that it may be worthless, and the answers at its end."""
 
+import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +12,8 @@ from scipy import special
 
 from dpjax import _validate, accounting
 from dpjax._typing import Array, Relation
-from dpjax.algorithms import Algorithm
+from dpjax.accounting import Event, epsilon
+from dpjax.algorithms import Algorithm, Status
 from dpjax.objectives import describe_penalty
 from dpjax.objectives.units import UnitLoss
 
@@ -114,6 +116,14 @@ def answer_line(
     return f"{title}: {estimate}{of} ({spread})"
 
 
+_CLIPPED = {
+    "clip_norm": "gradient",
+    "gradient_weight": "gradient",
+    "hessian_clip_norm": "Hessian",
+    "hessian_weight": "Hessian",
+}
+
+
 class Description(NamedTuple):
     """What was trained: names and declared numbers, none of them read off the data.
 
@@ -127,6 +137,9 @@ class Description(NamedTuple):
       delta: of the budget.
       steps: how many were planned.
       penalty: what is added to the loss, with its strength, in words; empty where it is not known.
+      clip_norms: bounds on the gradient, and the Hessian, of one record, in words.
+      author: who trained it, where that was declared; in a file alone, as the next.
+      date: of the day on which it was saved, such as ``"2030-01-31"``.
     """
 
     algorithm: str
@@ -136,6 +149,9 @@ class Description(NamedTuple):
     delta: float
     steps: int
     penalty: str = ""
+    clip_norms: str = ""
+    author: str = ""
+    date: str = ""
 
 
 def describe(algorithm: Algorithm, unit: str) -> Description:
@@ -153,4 +169,25 @@ def describe(algorithm: Algorithm, unit: str) -> Description:
         delta=float(np.asarray(algorithm.declared.delta)),
         steps=int(algorithm.steps),
         penalty=describe_penalty(algorithm.objective.regularizer),
+        clip_norms=", ".join(dict.fromkeys(_clip_norms(algorithm))),
     )
+
+
+def _clip_norms(algorithm: Algorithm) -> Iterator[str]:
+    for query in algorithm.queries:
+        for field, words in _CLIPPED.items():
+            if (bound := getattr(query, field, None)) is not None:
+                yield f"{words} {float(np.asarray(bound)):.4g}"
+
+
+def status_words(code: Any) -> str:
+    """Returns the message of a ``Status``."""
+    messages = {status.value: status.message.rstrip(".") for status in Status}
+    return messages.get(int(code), "unknown")  # a file may hold any integer
+
+
+# A card, a guarantee and a page all ask for the same number.
+@functools.lru_cache(maxsize=8)
+def recounted(event: Event, delta: float, accountant: str) -> float:
+    """Returns the epsilon of what was released."""
+    return epsilon(event, delta, event.relation, accountant)

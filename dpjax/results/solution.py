@@ -1,7 +1,7 @@
 """``Solution``, what a training returns, and the file that keeps it: never keys or secret state."""
 
 import dataclasses
-import functools
+import datetime
 import json
 import os
 import pathlib
@@ -15,8 +15,8 @@ from jax.core import Tracer
 from dpjax import _durable, _validate, plotting
 from dpjax._lazy import serialization
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import Event, Release, epsilon
-from dpjax.algorithms import Algorithm, Certificate, ErrorBars, PopulationBars, Status
+from dpjax.accounting import Event, Release
+from dpjax.algorithms import Algorithm, Certificate, ErrorBars, PopulationBars
 from dpjax.algorithms.card import REPRODUCIBLE, check_on_host, for_each, noise_words, of_event
 from dpjax.algorithms.trust_region import CERTIFICATES
 from dpjax.datasets import Preprocessing
@@ -29,7 +29,9 @@ from dpjax.results.remarks import (
     Description,
     describe,
     interval,
+    recounted,
     remarks_of_released,
+    status_words,
 )
 
 _FORMAT = "dpjax-solution-5"
@@ -184,7 +186,7 @@ class Solution(Predictions, HasCard):
             ("delta", number(algorithm.declared.delta, lambda delta: ceil(float(delta)))),
             ("relation", algorithm.relation),
             ("steps", number(self.steps, lambda taken: f"{int(taken):,} of {planned}")),
-            ("status", number(self.status, _message)),
+            ("status", number(self.status, status_words)),
             ("noise", of_event(algorithm, noise_words)),
             ("parameters", f"{algorithm.dimension:,}"),
             ("unit of privacy", f"one {self.unit}"),
@@ -195,11 +197,6 @@ class Solution(Predictions, HasCard):
         # All leaves: under vmap over keys the algorithm's own numbers are concrete.
         check_on_host(self)
         return for_each(self.algorithm if tree is None else tree, np.shape(self.steps), read)
-
-
-def _message(code: Any) -> str:
-    messages = {status.value: status.message.rstrip(".") for status in Status}
-    return messages.get(int(code), "unknown")  # a file may hold any integer
 
 
 def settled(
@@ -260,7 +257,7 @@ class SavedSolution(Predictions, HasCard):
 
     def epsilon(self, delta: float) -> float:
         """Returns the epsilon spent at ``delta``, recomputed from the releases."""
-        return _recounted(self.event, delta, self.accountant)
+        return recounted(self.event, delta, self.accountant)
 
     def guarantee(self) -> _guarantee.Guarantee:
         """Returns what the releases in the file recount to, and the text that the file claims."""
@@ -279,7 +276,7 @@ class SavedSolution(Predictions, HasCard):
             ("guarantee", text.partition("\n")[0].rstrip(".")),
             ("relation", self.event.relation),
             ("steps", str(int(self.steps))),
-            ("status", _message(self.status)),
+            ("status", status_words(self.status)),
             ("noise", noise_words(self.event)),
             ("parameters", f"{sum(map(np.size, jax.tree.leaves(self.params))):,}"),
         )
@@ -296,14 +293,32 @@ class SavedSolution(Predictions, HasCard):
         return self.score
 
 
-def save(path: str | os.PathLike, solution: Any) -> None:
+def solution_of(trained: Any) -> tuple[Any, str]:
+    """Returns the solution in what ``fit``, ``tune`` or an estimator gave, and its guarantee.
+
+    Raises:
+      ValueError: for what holds none.
+    """
+    found = trained
+    if not isinstance(trained, Solution | SavedSolution):
+        found = getattr(trained, "solution", getattr(trained, "solution_", None))
+    if not isinstance(found, Solution | SavedSolution):
+        raise ValueError(
+            "pass a Solution, what load, fit or tune returned, or an estimator after fit; got "
+            f"{_validate.shown(trained)}."
+        )
+    # An estimator's says more: of the steps before it, and of other fits.
+    return found, str(getattr(trained, "guarantee_", None) or found.guarantee())
+
+
+def save(path: str | os.PathLike, solution: Any, *, author: str = "") -> None:
     """Writes the public part of ``solution`` to one file, all or nothing.
 
     Args:
       path: file to write or replace.
-      solution: a ``Solution``, not a batch; or what ``fit`` returned, of which the parameters, the
-        history and the guarantee are written: neither the model, nor what was measured on held-out
-        records.
+      solution: a ``Solution``, not a batch; an estimator; or what ``tune`` or ``fit`` returned, but
+        neither the model's code, nor what was measured on held-out records.
+      author: who trained it and answers questions, for a report; public.
 
     Raises:
       ValueError: for a batch of solutions, or what is none.
@@ -323,14 +338,12 @@ def save(path: str | os.PathLike, solution: Any) -> None:
     ...     bool((load(os.path.join(folder, "model")).params == solution.params).all())
     True
     """
-    solution = getattr(solution, "solution", solution)
-    if not isinstance(solution, Solution):
-        raise ValueError(
-            "solution must be what run, solve, fit or tune returned, got "
-            f"{_validate.shown(solution)}: train first, by dpjax.run(algorithm, data, key=...)."
-        )
+    if getattr(solution, "data_norm", None) is not None:
+        raise ValueError("save keeps no data_norm: declare bounds, or save its solution_.")
+    solution, guarantee = solution_of(solution)
     if np.ndim(solution.steps):
         raise ValueError("save takes one solution; index a batch with jax.tree.map first.")
+    what = solution.description._replace(author=author, date=f"{datetime.date.today():%Y-%m-%d}")
     event, certificate, bars = solution.event, solution.certificate, solution.error_bars
     content = {
         "format": _FORMAT,
@@ -345,13 +358,13 @@ def save(path: str | os.PathLike, solution: Any) -> None:
         "relation": event.relation,
         "accountant": solution.algorithm.accountant,
         # As it was printed, beside the releases that it is recounted from.
-        "text": str(solution.guarantee()),
+        "text": guarantee,
         "preprocessing": json.dumps(fields_of(solution.preprocessing)),
         "score": json.dumps(dataclasses.asdict(score_of(solution.algorithm.objective))),
         "error_bars": None if bars is None else _host(dataclasses.asdict(bars)),
         # None stays None, as it is an empty tree.
         **jax.tree.map(float, {name: getattr(solution, name) for name in ANSWERS}),
-        "description": json.dumps(solution.description._asdict()),
+        "description": json.dumps(what._asdict()),
     }
     with _durable.replacing(path) as file:
         file.write(serialization.msgpack_serialize(content))
@@ -400,7 +413,7 @@ def _check(saved: SavedSolution) -> None:
     numbers = (saved.params, saved.certified_params, saved.history, saved.steps, saved.status)
     kinds = {np.asarray(leaf).dtype.kind for leaf in jax.tree.leaves(numbers)}
     size = sum(map(np.size, jax.tree.leaves(saved.params)))
-    words = (what.algorithm, what.objective, what.unit, what.penalty, saved.text, *saved.history)
+    words = (what.algorithm, what.objective, what.unit, *what[6:], saved.text, *saved.history)
     releases = [part for release in saved.event.releases for part in release.parts()]
     right = (
         kinds <= set("fiubV")  # bfloat16 is of kind V
@@ -436,12 +449,6 @@ def _check(saved: SavedSolution) -> None:
     _validate.open_unit("delta", what.delta)
     _validate.positive_int("records", what.records)
     _validate.positive_int("steps", what.steps)
-
-
-# A card, a guarantee and a page all ask for the same number.
-@functools.lru_cache(maxsize=8)
-def _recounted(event: Event, delta: float, accountant: str) -> float:
-    return epsilon(event, delta, event.relation, accountant)
 
 
 def _host(tree: Any) -> Any:

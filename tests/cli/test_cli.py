@@ -643,7 +643,7 @@ def test_a_result_never_replaces_another_file_of_the_run(call, table, spends_not
 
 
 def test_the_guarantee_is_printed_though_the_model_cannot_be_written(call, monkeypatch, tmp_path):
-    def full(path, solution):
+    def full(path, solution, **more):
         raise OSError("No space left on device")
 
     monkeypatch.setattr(dpjax, "save", full)

@@ -77,7 +77,7 @@ def test_a_wrong_file_is_named_as_such(tmp_path):
     assert table.read_text() == "a,b\n1,2\n"
     with pytest.raises(FileNotFoundError, match="a folder"):
         dpjax.load(tmp_path)
-    with pytest.raises(ValueError, match="train first"):
+    with pytest.raises(ValueError, match="pass a Solution"):
         dpjax.save(tmp_path / "model", BUDGET)
 
 

@@ -631,6 +631,46 @@ def test_dates_are_no_numbers_and_losses_have_names():
         DPRobustRegression(loss="hubber", target_bounds=(0, 1), data_norm=1.0).fit(x, y)
 
 
+@pytest.mark.parametrize("framed", [True, False], ids=["frame", "array"])
+@pytest.mark.parametrize("kind", [DPLogisticRegression, DPLinearRegression])
+def test_a_saved_estimator_predicts_for_rows_as_they_were_given(kind, framed, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    columns = {"age": rng.uniform(0, 120, 500), "pressure": rng.uniform(50, 250, 500)}
+    x, y = np.column_stack([*columns.values()]), columns["age"] + columns["pressure"] > 200
+    x = pandas.DataFrame(columns) if framed else x
+    declared = {"classes": ("no", "yes"), "delta": 1e-4}
+    labels = np.where(y, "yes", "no")
+    if kind is DPLinearRegression:
+        declared, labels = {"target_bounds": (0, 400), "delta": 1e-4}, y * 300.0
+    model = kind(10.0, bounds=([0, 50], [120, 250]), random_state=0, **declared)
+    model.fit(x, labels)
+    dpjax.save(tmp_path / "model", model, author="A. Meyer")
+    saved = dpjax.load(tmp_path / "model")
+    if framed:  # in another order, beside a column that is not used
+        x = x[["pressure", "age"]].assign(more=1.0)
+    told = model.predict(x[["age", "pressure"]] if framed else x)
+    found = saved.predict(x)
+    assert (found == told).all() if kind is DPLogisticRegression else np.allclose(found, told)
+    assert saved.preprocessing.columns == (("age", "pressure") if framed else ("x0", "x1"))
+    dpjax.report(model, tmp_path / "r.html")
+    dpjax.report(saved, tmp_path / "r.md")
+    page, card = ((tmp_path / f"r.{ending}").read_text() for ending in ("html", "md"))
+    for name in saved.preprocessing.columns:
+        assert name in page and name in card
+    # What the estimator's guarantee says beyond that of its training.
+    assert "Also not covered: earlier steps of a scikit-learn Pipeline" in page
+    assert "Also not covered" in card and "made by | A. Meyer" in card
+
+
+def test_a_norm_is_not_saved_and_an_estimator_is_fitted_first(tmp_path):
+    model = DPLogisticRegression(classes=(0, 1), data_norm=1.0)
+    with pytest.raises(ValueError, match="declare bounds, or save its solution_"):
+        dpjax.save(tmp_path / "model", model)
+    with pytest.raises(ValueError, match="or an estimator after fit"):
+        dpjax.report(DPLogisticRegression(classes=(0, 1), bounds=(0, 1)), tmp_path / "r.md")
+
+
 ENDS = ([18.0, 0.0, 0.0], [95.0, 20.0, 1.0])
 
 
