@@ -152,6 +152,11 @@ def optional_count(name: str, value: Any) -> int | None:
     return None if value is None else int32_count(name, value)
 
 
+def install(what: str, package: str) -> str:
+    """Returns how to get what ``what`` needs: by its own name, as dpjax may be of a checkout."""
+    return f"{what} needs {package}: python -m pip install {package!r}"
+
+
 def choice(
     name: str, value: Any, options: Iterable[str], other_names: Mapping[str, str] | None = None
 ) -> str:

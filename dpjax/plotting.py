@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from dpjax import _validate
 from dpjax.display.cards import floor
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, and three dark ones.
@@ -39,7 +40,7 @@ def is_available() -> bool:
 def require() -> None:
     """Raises ImportError, saying what to install, unless pictures can be drawn."""
     if not is_available():
-        raise ImportError("pictures need matplotlib: pip install 'dpjax[plot]'.")
+        raise ImportError(_validate.install("a picture", "matplotlib") + ".")
 
 
 def check_path(path: str | os.PathLike) -> None:
@@ -55,7 +56,7 @@ def check_path(path: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def panels(
-    path: str | os.PathLike,
+    path: str | os.PathLike | None,
     rows: int,
     columns: int,
     title: str,
@@ -69,7 +70,7 @@ def panels(
     says which curves are out of view.
 
     Args:
-      path: file to write; its ending fixes the format.
+      path: file to write, whose ending fixes the format; None for none.
       rows: of the grid.
       columns: of the grid.
       title: printed above; its lines are broken where they are wider than the picture.
@@ -86,7 +87,7 @@ def panels(
 
     Privacy: as what is drawn.
     """
-    check_path(path)
+    check_path("a.png" if path is None else path)
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -114,7 +115,8 @@ def panels(
     # The title comes on top, so that panels keep their size.
     figure.set_figheight(figure.get_figheight() + _LINE * len(lines))
     figure.suptitle("\n".join(lines), fontsize="medium")
-    figure.savefig(path, dpi=130)
+    if path is not None:
+        figure.savefig(path, dpi=130)
 
 
 def band(
@@ -161,15 +163,15 @@ def places(axes: Any, where: Sequence[float]) -> None:
     axes.set_xticks([], minor=True)
 
 
-def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
-    """Draws the released history of one training, or of a batch of them, with its certificate.
+def plot_solution(solution: Any, path: str | os.PathLike | None, title: str) -> Any:
+    """Returns a figure of the released history of one training, or of a batch of them.
 
     One panel for the norm of the noisy gradient and the certified bound on the true one, one for
     the length of each step and its radius, one for the multiplier, where there are such.
 
     Args:
       solution: a ``Solution``; under ``vmap`` the median and the middle 80 % are drawn.
-      path: file to write; its ending fixes the format.
+      path: file to write, whose ending fixes the format; None for none.
       title: printed above.
 
     Raises:
@@ -214,6 +216,7 @@ def plot_solution(solution: Any, path: str | os.PathLike, title: str) -> None:
             )
         for axes in (first, *rest):
             axes.set(xlabel="step")
+    return first.figure
 
 
 def plot_coefficients(

@@ -21,6 +21,8 @@ from dpjax.driver import progress, resume
 # Nothing may broadcast a vector against a matrix silently, here or in processes that tests start.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+# No test, nor a process that one starts, leaves programs in the user's cache.
+os.environ["DPJAX_NO_CACHE"] = "1"
 shapes.install()
 compiling.install()
 compiling.share()

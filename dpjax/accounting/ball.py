@@ -4,11 +4,11 @@ import dataclasses
 import math
 from typing import ClassVar
 
-import dp_accounting
 import numpy as np
 from scipy import special
 
 from dpjax import _validate
+from dpjax._lazy import dp_accounting
 from dpjax._typing import Relation
 from dpjax.accounting.release import Release
 from dpjax.accounting.sampled_releases import BatchRelease, Subsets
@@ -198,7 +198,7 @@ class BallRelease(Release):
         )
 
     @property
-    def dp_event(self) -> dp_accounting.DpEvent:
+    def dp_event(self) -> "dp_accounting.DpEvent":
         return dp_accounting.UnsupportedDpEvent()
 
 

@@ -1,12 +1,13 @@
 """``PrivacyBudget``, its neighbouring relation, and warnings about weak or unusable budgets."""
 
 import dataclasses
+import math
+import warnings
 from typing import get_args
-
-import dp_accounting
 
 from dpjax import _validate
 from dpjax._typing import Relation
+from dpjax.accounting.losses import gaussian_log_delta
 from dpjax.display import cards
 
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
@@ -78,6 +79,8 @@ class PrivacyBudget:
                 "hides all signal. Raise epsilon."
             )
         _validate.choice("relation", self.relation, RELATIONS)
+        for remark in remarks(self.epsilon, self.delta):
+            warnings.warn(remark, UserWarning, stacklevel=3)  # the line that declares it
 
     def _repr_html_(self) -> str:
         rows = (
@@ -88,13 +91,13 @@ class PrivacyBudget:
         return cards.to_html(cards.Card("Privacy budget", rows))
 
 
-def remarks(epsilon: float, delta: float, data_size: int) -> list[str]:
+def remarks(epsilon: float, delta: float, data_size: int | None = None) -> list[str]:
     """Returns warnings about a budget that is valid but gives little protection or utility.
 
     Args:
       epsilon: of the budget.
       delta: of the budget.
-      data_size: the declared public number of records n.
+      data_size: the declared public number of records n; None for what holds of 100 or more.
 
     Privacy: reads declared numbers only.
 
@@ -105,24 +108,25 @@ def remarks(epsilon: float, delta: float, data_size: int) -> list[str]:
     >>> print(*remarks(1.0, 0.01, 3_000))  # doctest: +ELLIPSIS
     delta = 0.01 is not below 1/n = 0.000333333 for 3,000 declared records: publishing 30 ...
     """
-    records, warnings = f"{data_size:,} declared records", []
+    n = 100 if data_size is None else data_size
+    records, found = f"{n:,} {'records or more' if data_size is None else 'declared records'}", []
     # A delta of exactly 1/n may have gone through float32.
-    if (published := delta * data_size) >= 1 - 1e-6:
+    if (published := delta * n) >= 1 - 1e-6:
         many = f"{published:.4g} random records" if published >= 2 else "one random record"
-        warnings.append(
-            f"delta = {delta:.4g} is not below 1/n = {1 / data_size:.6g} for {records}: publishing "
-            f"{many} in full would meet it. Use 1/(10 n) = {1 / (10 * data_size):.4g} or less."
+        found.append(
+            f"delta = {delta:.4g} is not below 1/n = {1 / n:.6g} for {records}: publishing "
+            f"{many} in full would meet it. Use 1/(10 n) = {1 / (10 * n):.4g} or less."
         )
     if epsilon > _WEAK_EPSILON:
-        warnings.append(
+        found.append(
             f"epsilon = {epsilon:g} gives little protection: an attacker who starts at even odds "
             "can become almost certain that a record is present. An epsilon up to 1 is strong; "
             "up to 10 is common."
         )
-    elif data_size < dp_accounting.get_sigma_gaussian(epsilon, delta):
+    elif data_size and gaussian_log_delta(data_size, epsilon) > math.log(delta):
         # The noise of one release, on a sum of records of norm 1; a whole training needs more.
-        warnings.append(
+        found.append(
             f"epsilon = {epsilon:g} is too small to learn from {records}: the noise that hides one "
             "record exceeds the sum over all records. Raise epsilon, or use more records."
         )
-    return warnings
+    return found

@@ -6,30 +6,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import dp_accounting
 import numpy as np
+from scipy import optimize
 
 from dpjax.accounting import events
 from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.noise_draws import NUMBERS
 
 _LARGEST = 2.0**100
-
-
-class _Recount:
-    """The accountant interface that ``calibrate_dp_mechanism`` needs, around one event."""
-
-    ledger = dp_accounting.NoOpDpEvent()
-
-    def __init__(self, budget: PrivacyBudget, accountant: str):
-        self._budget, self._accountant = budget, accountant
-
-    def compose(self, event: events.Event) -> "_Recount":
-        self._event = event
-        return self
-
-    def get_epsilon(self, delta: float) -> float:
-        return events.epsilon(self._event, delta, self._budget.relation, self._accountant)
+_TOLERANCE = 1e-9
 
 
 def calibrate(
@@ -61,9 +46,12 @@ def calibrate(
     3.731
     """
 
-    def fits(scale: float) -> bool:
+    def over(scale: float) -> float:
         spent = events.epsilon(make_event(scale), budget.delta, budget.relation, accountant)
-        return spent <= budget.epsilon
+        return spent - budget.epsilon
+
+    def fits(scale: float) -> bool:
+        return over(scale) <= 0
 
     # Bracketed within a factor of 2, because far too little noise needs a very large grid of
     # losses.
@@ -84,14 +72,10 @@ def calibrate(
                 "little noise, so it is not a meaningful budget. Lower epsilon."
             )
     # In the logarithm of the scale, so that the tolerance is relative.
-    log_scale = dp_accounting.calibrate_dp_mechanism(
-        make_fresh_accountant=lambda: _Recount(budget, accountant),  # pyright: ignore
-        make_event_from_param=lambda log: make_event(math.exp(log)),  # pyright: ignore
-        target_epsilon=budget.epsilon,
-        target_delta=budget.delta,
-        bracket_interval=dp_accounting.ExplicitBracketInterval(math.log(low), math.log(high)),
-        tol=1e-9,
-    )
+    ends = math.log(low), math.log(high)
+    log_scale: Any = optimize.brentq(lambda log: over(math.exp(log)), *ends, xtol=_TOLERANCE)
+    if not fits(math.exp(log_scale)):
+        log_scale += _TOLERANCE
     # The search may end slightly below: the rounded scale is checked before it is returned.
     scale, step = round_up(math.exp(log_scale)), 1e-7
     while not fits(scale):

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import dp_accounting
 import numpy as np
 from scipy import special
 
 from dpjax import _validate
+from dpjax._lazy import dp_accounting
 from dpjax._typing import Relation
 from dpjax.accounting import budget as _budget
 from dpjax.accounting import losses, pld
@@ -100,7 +100,7 @@ class Event:
         return Event(tuple(exact), self.relation)
 
     @property
-    def dp_event(self) -> dp_accounting.DpEvent:
+    def dp_event(self) -> "dp_accounting.DpEvent":
         """The equivalent ``dp_accounting`` event, for comparison under the event's relation.
 
         Multipliers are as in ``Release``, for subsets halved: the one accountant that knows them
@@ -192,11 +192,7 @@ def _exact_epsilon(event: Event, delta: float, accountant: str) -> float:
     if accountant == "rdp" or not event.is_gaussian:
         account = pld_epsilon if accountant == "pld" else rdp_epsilon
         return account(event.releases, event.relation, delta)
-    # On its way the root finder meets deltas too small to represent, and takes their log.
-    with np.errstate(divide="ignore"):
-        spent = dp_accounting.get_epsilon_gaussian(1 / event.gaussian_mu, delta)
-    # It stops within 1e-12 on either side; the sum errs on the safe one.
-    return spent + 2e-12
+    return losses.gaussian_epsilon(1 / event.gaussian_mu, delta)
 
 
 def deltas(event: Event, epsilons: np.ndarray, scale: float = 1.0) -> np.ndarray:

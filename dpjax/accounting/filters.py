@@ -41,10 +41,10 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import dp_accounting
 import numpy as np
 
 from dpjax import _validate
+from dpjax._lazy import dp_accounting
 from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.events import Event, Release, epsilon, renyi, renyi_divergences
 from dpjax.accounting.noise_draws import LOG_BETA, TAIL, charge, tails

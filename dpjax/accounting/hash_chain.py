@@ -44,6 +44,8 @@ def parse(content: bytes, name: str = "ledger") -> HashChain:
     *complete, tail = content.split(b"\n")
     for number, raw in enumerate(complete, 1):
         read = _unseal(raw, digests[-1])
+        if read is None and number == 1 and not raw.startswith(b'{"previous":'):
+            raise LedgerError(f"{name} is not a ledger of `dpjax ledger`, or damaged at line 1.")
         if read is None:
             raise _damaged(name, number)
         lines.append(read)

@@ -10,9 +10,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-import dp_accounting
-
 from dpjax import _validate
+from dpjax._lazy import dp_accounting
 from dpjax.accounting import hash_chain
 from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.events import Event, compose
@@ -141,7 +140,7 @@ class Ledger(HasCard):
         """
         try:
             file = hash_chain.HashChainFile(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             raise _absent(path) from None
         try:
             return cls(path, file)
@@ -155,7 +154,7 @@ class Ledger(HasCard):
         """Returns the ledger in a file for reading only; takes no lock, and raises as ``open``."""
         try:
             return cls(path, hash_chain.read(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             raise _absent(path) from None
 
     def of(self, part: str | None) -> "Ledger":
@@ -383,7 +382,7 @@ class Ledger(HasCard):
         planned = [[run.relation, steps(run), self.part, drawn(run)] for run in events]
         self._book("plan", compose(events), label, planned=planned)
 
-    def spend(self, event: dp_accounting.DpEvent, *, label: str) -> None:
+    def spend(self, event: "dp_accounting.DpEvent", *, label: str) -> None:
         """Books what another program has released of these data, each time that it is called.
 
         Args:
@@ -448,7 +447,9 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
-def _absent(path: str | os.PathLike) -> FileNotFoundError:
+def _absent(path: str | os.PathLike) -> Exception:
+    if os.path.isdir(path):
+        return LedgerError(f"{os.fspath(path)} is a folder, and a ledger is a file: name that.")
     return FileNotFoundError(
         f"there is no ledger {os.fspath(path)}; declare its budget first: "
         f"`dpjax ledger create {os.fspath(path)} --epsilon E --delta D [--relation R]`."

@@ -4,9 +4,11 @@ Every function takes ``mu``, one over the noise multiplier of the pair (for a se
 of its log-ratios), and ``gap``, the distance of the grid points.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
+from scipy import optimize, special
 
 from dpjax.accounting.pld import (
     REACH,
@@ -20,6 +22,33 @@ from dpjax.accounting.pld import (
 _EXCESS, _ITERATIONS = 1e-13, 200
 # Grid on which the spread of an unknown loss is measured, by which the grid of its sum is chosen.
 _COARSE = 2.0**-8
+
+
+def gaussian_log_delta(stddev: float, epsilon: float) -> float:
+    """Returns the logarithm of the delta of Gaussian noise, in units of the sensitivity.
+
+    Reference: Balle and Wang, "Improving the Gaussian mechanism" (2018), theorem 8.
+    """
+    middle = epsilon * stddev + 1 / (2 * stddev)
+    above = special.log_ndtr(1 / stddev - middle)
+    below = epsilon + special.log_ndtr(-middle)
+    # Deltas too small to represent have the logarithm -inf.
+    with np.errstate(divide="ignore"):
+        return float(above + np.log1p(-np.exp(below - above))) if below <= above else -math.inf
+
+
+def gaussian_epsilon(stddev: float, delta: float) -> float:
+    """Returns the epsilon of such noise, rounded up: the same as that of ``dp_accounting``."""
+    if delta == 0:
+        return math.inf
+    low, high, log = 0.0, 1.0, math.log(delta)
+    if gaussian_log_delta(stddev, 0.0) < log:
+        return 0.0
+    while gaussian_log_delta(stddev, high) > log:
+        low, high = high, 10 * high
+    over = optimize.brentq(lambda e: gaussian_log_delta(stddev, e) - log, low, high, xtol=1e-12)
+    # It stops within 1e-12 on either side; the sum errs on the safe one.
+    return float(over) + 2e-12  # pyright: ignore[reportArgumentType]
 
 
 def gaussian(mu: float, gap: float) -> PrivacyLossDistribution:

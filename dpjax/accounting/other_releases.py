@@ -5,12 +5,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import dp_accounting
 import numpy as np
-from dp_accounting import NeighboringRelation, UnsupportedEventError
 from scipy import special
 
 from dpjax import _validate
+from dpjax._lazy import dp_accounting
 from dpjax._typing import Relation
 from dpjax.accounting import losses
 from dpjax.accounting.events import Event
@@ -20,7 +19,7 @@ GUMBEL = math.pi / math.sqrt(6)
 """Standard deviation of Gumbel noise of scale 1."""
 # Part of delta spent on the Gaussian noise on the minimiser.
 _SHARE = 1e-3
-_REFUSALS = UnsupportedEventError, ArithmeticError, AssertionError, TypeError, ValueError
+_REFUSALS = ArithmeticError, AssertionError, TypeError, ValueError
 _GAUSSIAN = {"GaussianDpEvent", "ComposedDpEvent", "SelfComposedDpEvent"}
 
 
@@ -85,7 +84,7 @@ class SelectionRelease(Release):
         return np.minimum(orders * self.pure_epsilon / 8, 1.0) * self.pure_epsilon
 
     @property
-    def dp_event(self) -> dp_accounting.DpEvent:
+    def dp_event(self) -> "dp_accounting.DpEvent":
         """The zCDP event that bounds one selection; PLD does not know it."""
         return dp_accounting.ZCDpEvent(self.pure_epsilon**2 / 8)
 
@@ -157,7 +156,7 @@ class PerturbationRelease(Release):
         raise ValueError("no Renyi bound is known for objective perturbation.")
 
     @property
-    def dp_event(self) -> dp_accounting.DpEvent:
+    def dp_event(self) -> "dp_accounting.DpEvent":
         return dp_accounting.UnsupportedDpEvent()
 
 
@@ -182,8 +181,7 @@ def perturbed_epsilon(
     spent, left = 0.0, delta
     if others:
         mu = math.sqrt(math.fsum(r.count / r.noise_multiplier**2 for r in others))
-        with np.errstate(divide="ignore"):
-            spent = dp_accounting.get_epsilon_gaussian(1 / mu, _SHARE * delta) + 2e-12
+        spent = losses.gaussian_epsilon(1 / mu, _SHARE * delta)
         left = (1 - _SHARE) * delta
     low, high = 0.0, 1.0
     while perturbed_delta(perturbed, relation, high) > left:
@@ -283,7 +281,8 @@ class OutsideRelease(Release):
         """Returns the least divergence that ``dp_accounting`` knows at each order or above it."""
         # It knows some at whole orders alone, and that of the best of several from all orders.
         grid = np.unique([*orders, *np.ceil(orders), *range(2, 65)])
-        like = NeighboringRelation[{"zero_out": "REPLACE_SPECIAL"}.get(relation, relation.upper())]
+        like = {"zero_out": "REPLACE_SPECIAL"}.get(relation, relation.upper())
+        like = dp_accounting.NeighboringRelation[like]
         found = dp_accounting.rdp.RdpAccountant(grid.tolist(), like).compose(self.dp).rdp
         return np.fmin.accumulate(found[::-1])[::-1][np.searchsorted(grid, orders)]
 
@@ -291,7 +290,7 @@ class OutsideRelease(Release):
         return self
 
 
-def outside(event: dp_accounting.DpEvent, relation: Relation) -> Event:
+def outside(event: "dp_accounting.DpEvent", relation: Relation) -> Event:
     """Returns what another program released; see ``Ledger.spend``."""
     if not isinstance(event, dp_accounting.DpEvent):
         raise ValueError(
@@ -308,7 +307,7 @@ def outside(event: dp_accounting.DpEvent, relation: Relation) -> Event:
         if kinds <= _GAUSSIAN:
             # A Gaussian's divergence at order 2 is mu^2, so this is 1 / mu.
             release = OutsideRelease(release.name, 1, divergence**-0.5, dp=dp, is_gaussian=True)
-    except _REFUSALS as error:
+    except (dp_accounting.UnsupportedEventError, *_REFUSALS) as error:
         raise ValueError(
             f"dp_accounting cannot account for {event!r} under {relation!r}: "
             f"{str(error).rstrip('.')}. If you know a bound, book that: "

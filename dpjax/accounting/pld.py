@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy import signal, special
+from scipy import special
 from scipy.fft import next_fast_len
+from scipy.linalg import blas
 
 REACH = 9.5
 """Mass beyond this many standard deviations is 1e-21, and counts as an infinite loss."""
@@ -72,7 +73,9 @@ def profile(loss: PrivacyLossDistribution) -> Profile:
     reached = loss.infinite + np.cumsum(beyond)
     # V_k = sum over j > k of p_j e^(l_k - l_j), by recurrence: no exponential overflows.
     fade = math.exp(-loss.gap)
-    shrunk = signal.lfilter([fade], [1.0, -fade], beyond)
+    bands = np.array([[1.0], [-fade]]).repeat(len(beyond), axis=1)
+    # By BLAS: what SciPy filters signals with takes half a second to import.
+    shrunk = blas.dtbsv(1, np.asfortranarray(bands), fade * beyond, lower=1, diag=1)  # pyright: ignore
     start = (loss.low + skipped) * loss.gap
     return Profile(loss.gap, start, reached[::-1], np.asarray(shrunk)[::-1])
 

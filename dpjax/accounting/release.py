@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
-import dp_accounting
 import numpy as np
 
 from dpjax import _validate
+from dpjax._lazy import dp_accounting
 from dpjax._typing import Relation
 from dpjax.accounting import losses
 
@@ -197,7 +197,7 @@ class Release:
         return orders / (2 * self.noise_multiplier**2)
 
     @property
-    def dp_event(self) -> dp_accounting.DpEvent:
+    def dp_event(self) -> "dp_accounting.DpEvent":
         """One release as a ``dp_accounting`` event, for comparison; see ``Event.dp_event``."""
         return dp_accounting.GaussianDpEvent(float(self.noise_multiplier))
 

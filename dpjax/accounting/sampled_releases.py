@@ -5,11 +5,11 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import dp_accounting
 import numpy as np
 from scipy import special
 
 from dpjax import _validate
+from dpjax._lazy import dp_accounting
 from dpjax._typing import Relation
 from dpjax.accounting import losses
 from dpjax.accounting.release import PrivacyLoss, Release
@@ -122,7 +122,7 @@ class PoissonRelease(BatchRelease):
         return np.maximum(divergences, 0.0) + _LOG_ROUNDING / np.minimum(orders - 1, 1.0)
 
     @property
-    def dp_event(self) -> dp_accounting.DpEvent:
+    def dp_event(self) -> "dp_accounting.DpEvent":
         q, multiplier = float(self.sampling_probability), float(self.noise_multiplier)
         if self.undrawn_shift:
             return dp_accounting.dp_event.MixtureOfGaussiansDpEvent(
@@ -175,7 +175,7 @@ class SubsetRelease(Subsets, BatchRelease):
         return accountant.compose(self.dp_event).rdp
 
     @property
-    def dp_event(self) -> dp_accounting.DpEvent:
+    def dp_event(self) -> "dp_accounting.DpEvent":
         # The one accountant that knows it reads the multiplier over 2 C.
         halved = dp_accounting.GaussianDpEvent(float(self.noise_multiplier) / 2)
         return dp_accounting.SampledWithoutReplacementDpEvent(

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-import dp_accounting
 import numpy as np
 
 from dpjax import _validate
+from dpjax._lazy import dp_accounting
 from dpjax._typing import Relation
 from dpjax.accounting import events
 from dpjax.accounting.best_of import BestOf, NumberOfTrials
@@ -195,7 +195,7 @@ class SearchRelease(Release):
         return least[np.searchsorted(at, orders)]
 
     @property
-    def dp_event(self) -> dp_accounting.DpEvent:
+    def dp_event(self) -> "dp_accounting.DpEvent":
         """The event of ``dp_accounting``, for comparison: without the cap, of the same r."""
         # Without a cap a negative binomial needs a ratio below 1.
         if not self.number.ratio < 1 and self.number.shape != math.inf:

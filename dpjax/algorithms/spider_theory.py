@@ -6,7 +6,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from scipy import stats
+from scipy import special
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass
@@ -263,7 +263,7 @@ def _candidates(given: int | None, dimension: int) -> int:
 def score_bounds(score: ScoreQuery, beta: float) -> NoiseBounds:
     """Returns bounds on the error of all noisy scores, noise and rounding."""
     # All 2 K numbers must hold at once: which are certified is chosen by looking at them.
-    quantile = float(stats.norm.isf(beta / (2 * score.candidates)))
+    quantile = -float(special.ndtri(beta / (2 * score.candidates)))
     (_, gradient), (_, curvature) = score.components
     clip, hessian_clip = float(score.clip_norm), float(score.hessian_clip_norm)
     return NoiseBounds(

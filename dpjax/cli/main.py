@@ -55,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             root.print_help()
             return 0
         arguments = root.parse_args(words)
+        if not getattr(arguments, "no_cache", True):
+            importlib.import_module("dpjax.cli.compiled").keep()
         status = arguments.command(arguments)
         # Here, so that a reader that has ended is noticed while it can be reported.
         sys.stdout.flush()
@@ -88,6 +90,10 @@ def parser(named: Collection[str] = tuple(COMMANDS)) -> "Parser":
         command = commands.add_parser(name, help=line)
         if name in named:
             importlib.import_module(f"dpjax.cli.{name}").add_options(command)
+            # The others compile nothing worth keeping.
+            if name not in ("data", "ledger", "reproduce", "show"):
+                how = "keep no compiled programs for the next start"
+                command.add_argument("--no-cache", action="store_true", help=how)
     return root
 
 

@@ -8,6 +8,7 @@ import importlib.metadata
 import inspect
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -208,7 +209,8 @@ def _weights(text: str, labels: Iterable[Label]) -> list[float]:
 def _of_rows(arguments: argparse.Namespace, count: int, n: int | None) -> dpjax.Objective:
     """The objective of rows with so many classes, 0 where labels are numbers."""
     objectives = dpjax.objectives.OBJECTIVES | {"softmax": dpjax.objectives.softmax}
-    chosen = objectives[_validate.choice("objective", arguments.objective, objectives)]
+    others = {"mse": "least-squares", "bce": "logistic", "cross-entropy": "softmax"}
+    chosen = objectives[_validate.choice("objective", arguments.objective, objectives, others)]
     # Only softmax has parameters by the number of classes, and no default for it.
     required = {"classes": count} if chosen is dpjax.objectives.softmax else {}
     factory: Callable[..., dpjax.Objective] = functools.partial(chosen, **required)
@@ -275,7 +277,8 @@ def budget(arguments: argparse.Namespace, n: int) -> dpjax.PrivacyBudget:
             )
     elif delta is None:
         delta = 1 / (10 * _validate.positive_int("data_size", n))
-    return dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
+    with warnings.catch_warnings(action="ignore"):  # `warn` says it, with the number of records
+        return dpjax.PrivacyBudget(arguments.epsilon, delta, arguments.relation)
 
 
 def warn(algorithm: Algorithm) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dpjax import _validate
 from dpjax.datasets.cells import Kind, arrow_cells, kind_of, stated, to_numbers
 from dpjax.datasets.forms import PLAIN
 from dpjax.datasets.rows import Rows, SourceFile
@@ -95,9 +96,7 @@ class ParquetFile(Source):
             # An extra, and slow to import.
             from pyarrow import ArrowInvalid, parquet
         except ImportError:
-            raise ImportError(
-                "reading Parquet needs pyarrow, an optional extra: pip install 'dpjax[parquet]'."
-            ) from None
+            raise ImportError(_validate.install("reading Parquet", "pyarrow") + ".") from None
         try:
             held = parquet.ParquetFile(path)
         except ArrowInvalid as error:

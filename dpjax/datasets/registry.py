@@ -209,7 +209,7 @@ def spec(name: str) -> Spec:
 
 def cache_folder() -> pathlib.Path:
     """Returns the folder of downloads: ``$DPJAX_CACHE``, or ``~/.cache/dpjax``."""
-    default = pathlib.Path.home() / ".cache" / "dpjax"
+    default = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dpjax"
     return pathlib.Path(os.environ.get("DPJAX_CACHE") or default).absolute()
 
 
@@ -324,7 +324,7 @@ def _from_publisher(entry: Spec) -> dict[str, np.ndarray]:
         return FETCHERS[entry.archive](cache_folder(), len(entry.columns))
     except ModuleNotFoundError:
         raise FileNotFoundError(
-            f"{problem}, and fetching it needs scikit-learn: pip install 'dpjax[data]', or {put}."
+            f"{problem}; {_validate.install('fetching it', 'scikit-learn')}, or {put}."
         ) from None
     # The latter where a connection breaks amid a reply.
     except (OSError, http.client.HTTPException) as error:

@@ -28,17 +28,19 @@ class Bar:
       shown: None shows it on a terminal and in a notebook; True elsewhere too, as one line a
         minute; False nowhere.
 
-    The stream is the ``sys.stderr`` of the moment when the bar is made. Whatever that stream does,
-    nothing is raised: a bar that cannot be drawn must not cost the result. Ctrl-C is: of one that
+    In a notebook it is on standard output. Its stream is that of the moment when it is made, and
+    whatever that does, nothing is raised: a bar must not cost the result. Ctrl-C is: of one that
     was lost, the next ``update`` or ``advance`` raises ``KeyboardInterrupt``.
     """
 
     def __init__(self, title: str, total: int, *, shown: bool | None = None, keep: bool = True):
-        self._stream, self._keep = _Stream(sys.stderr), keep
+        # A notebook shows standard error on red, as what went wrong.
+        notebook = _is_notebook(sys.stdout) and _is_notebook(sys.stderr)
+        self._stream, self._keep = _Stream(sys.stdout if notebook else sys.stderr), keep
         self._handler: Any = None
         self._interrupted = False
-        notebook, terminal = _is_notebook(sys.stderr), self._stream.isatty()
-        self._shown = (notebook or terminal) if shown is None else shown
+        terminal = self._stream.isatty()
+        self.shown = (notebook or terminal) if shown is None else shown
         self._seconds = _NOTEBOOK_SECONDS if notebook else _LOG_SECONDS
         self._start, self._end = ("\r", "") if notebook else ("", "\n")
         console = Console(
@@ -47,7 +49,7 @@ class Bar:
             force_jupyter=False,  # it would ask for ipywidgets
             width=None if terminal else _WIDTH,
         )
-        live = self._shown and terminal and not console.is_dumb_terminal
+        live = self.shown and terminal and not console.is_dumb_terminal
         self._progress = _rich.Progress(
             _rich.TextColumn("{task.description}", markup=False),
             _rich.BarColumn(bar_width=None),
@@ -102,7 +104,7 @@ class Bar:
         self._restore()
         if self._live:
             self._progress.stop()
-        elif self._shown and self._keep:
+        elif self.shown and self._keep:
             self._write("\n")
         else:
             self._erase()
@@ -136,7 +138,7 @@ class Bar:
 
     def _draw(self) -> None:
         due = time.monotonic() - self._drawn >= self._seconds
-        if self._shown and not self._live and due:
+        if self.shown and not self._live and due:
             self._write(self._end)
 
     def _write(self, end: str) -> None:

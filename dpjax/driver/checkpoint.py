@@ -14,9 +14,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import serialization
 
 from dpjax import _durable
+from dpjax._lazy import serialization
 from dpjax._typing import Array
 
 _FORMAT = "dpjax-checkpoint-4"

@@ -1,22 +1,24 @@
 """``run``: the same training from the host, with a progress bar."""
 
 import bisect
-import dataclasses
+import contextlib
 import functools
 import os
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
 
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
-from dpjax.accounting import Ledger
+from dpjax.accounting import Event, Ledger, epsilon
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
 from dpjax.display.bar import Bar
+from dpjax.display.cards import ceil
 from dpjax.driver import loop, resume
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.prepare import Training, prepare, starting_point
@@ -89,8 +91,9 @@ def run(
       KeyboardInterrupt: on Ctrl-C, when the step is done; the checkpoint is saved, the budget is
         spent.
 
-    Privacy: as ``solve``; the bar shows step numbers, time and, where n is public, the records read
-      a second. What a crash interrupts stays spent.
+    Privacy: as ``solve``; the bar shows step numbers, time, the epsilon of the steps so far and,
+      where n is public, records a second. Who stops a run for what it shows may claim the epsilon
+      of all steps alone. What a crash interrupts stays spent.
 
     >>> import jax, jax.numpy as jnp, dpjax
     >>> budget = dpjax.PrivacyBudget(epsilon=1.0, delta=1e-3)
@@ -106,7 +109,7 @@ def run(
     kept = resume.RunFiles(checkpoint, ledger, label, part).named(training.data)
     with training.open_readers(), resume.journal(training, kept) as journal:
         # Only the checkpoint of a resumed run knows if its key came from a seed.
-        training = dataclasses.replace(training, reproducible=journal.reproducible)
+        training = replace(training, reproducible=journal.reproducible)
         start_at = replicate((journal.key, training.params), training.records)
         bound, carry = _start(algorithm, training.records, *start_at)
         # Claimed by name, because the resumed part of a run uses the key of the first part again.
@@ -137,11 +140,12 @@ def _walked(
     """Returns the carry after the last step; after each piece it is saved, shown and looked at."""
     shown = progress if training.team.leads else False
     steps = int(bound.algorithm.steps)
-    watched = _Watched(bound.algorithm, watch)
+    watched = _Watched(training.algorithm, watch)
     begun = time.monotonic()
     with Bar(watched.words(carry), steps, shown=shown) as bar:
         # If a stopping rule ends the run, ``done`` stays below ``until`` and the loop ends.
         pace, done, until = _Pace(steps, watched.steps), int(carry.step), 0
+        bar.update(done)  # a run that is resumed does not begin at 0
         while until <= done < steps:
             # Clocks differ, and all processes must enter the loop up to the same step.
             until = training.team.from_first(functools.partial(pace.next, done))
@@ -154,7 +158,8 @@ def _walked(
                 jax.block_until_ready(carry)
                 raise
             journal.save(carry)
-            bar.update(done, watched.words(carry) + _rate(training, begun))
+            words = watched.spent(done) if bar.shown else ""
+            bar.update(done, watched.words(carry) + words + _rate(training, begun))
     return carry
 
 
@@ -212,6 +217,7 @@ class _Watched:
 
     def __init__(self, algorithm: Algorithm, watch: Watch | None):
         self._algorithm, self._watch, self._seen = algorithm, watch, ""
+        self._due, self._spent = 0.0, ""
         self.steps = frozenset() if watch is None else watch.steps
 
     def words(self, carry: loop.Carry) -> str:
@@ -221,6 +227,21 @@ class _Watched:
             params = to_host(_output(self._algorithm, carry.state))
             self._seen = self._watch.look(step, params)
         return ", ".join(filter(None, (self._watch.title, self._seen)))
+
+    def spent(self, done: int) -> str:
+        """The epsilon of the steps so far, at most: what is not asked at each counts in full."""
+        begin, steps, algorithm = time.monotonic(), int(self._algorithm.steps), self._algorithm
+        if begin >= self._due or done >= steps:
+            releases = algorithm.event.releases
+            taken = (replace(r, count=done) if r.count == steps else r for r in releases)
+            # Ball noise alone, and a delta that is too small for what is charged, have no epsilon.
+            with contextlib.suppress(ValueError):
+                event, delta = Event(tuple(taken), algorithm.relation), algorithm.declared.delta
+                found = epsilon(event, float(delta), event.relation, algorithm.accountant)
+                self._spent = f", epsilon {ceil(found, 3)} so far"
+            # Accounting takes a twentieth of the time at most.
+            self._due = time.monotonic() + 20 * (time.monotonic() - begin)
+        return self._spent
 
 
 _output = jax.jit(lambda algorithm, state: algorithm.output(state))

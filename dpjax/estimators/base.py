@@ -206,7 +206,9 @@ class PrivateEstimator(BaseEstimator):
             if self.max_records is not None:
                 raise ValueError(
                     "max_records is for units of several records: pass fit(X, y, groups=...), "
-                    "which says whose each record is."
+                    "which says whose each record is. cross_val_score, GridSearchCV and Pipeline "
+                    "hand groups on after sklearn.set_config(enable_metadata_routing=True) and "
+                    "set_fit_request(groups=True) of the estimator."
                 )
             return data
         if self.max_records is None:

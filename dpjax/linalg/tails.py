@@ -2,7 +2,7 @@
 
 import math
 
-from scipy import stats
+from scipy import special
 
 from dpjax import _validate
 
@@ -27,7 +27,7 @@ def chi_quantile(dimension: int, probability: float) -> float:
     """
     dimension = _validate.positive_int("dimension", dimension)
     probability = _validate.open_unit("probability", probability)
-    return float(stats.chi.ppf(probability, dimension)) * (1 + _ROUNDING)
+    return math.sqrt(2 * special.gammaincinv(dimension / 2, probability)) * (1 + _ROUNDING)
 
 
 def symmetric_top_eigenvalue_quantile(
@@ -66,7 +66,7 @@ def symmetric_top_eigenvalue_quantile(
     probability = _validate.open_unit("probability", probability)
     if probability < 0.5:
         raise ValueError(f"probability must be at least 0.5, got {probability!r}.")
-    tail = float(stats.norm.ppf(probability))
+    tail = float(special.ndtri(probability))
     if dimension == 1:
         return tail * (1 + _ROUNDING)
     bound = math.sqrt(2 * dimension) + tail

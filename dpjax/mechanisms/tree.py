@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from scipy import signal
 
 from dpjax import _validate
+from dpjax._lazy import signal
 from dpjax._typing import Array, Float, Float64, Integer, Key, Real, pytree_dataclass, static
 from dpjax._wide import Expansion
 from dpjax.mechanisms import lattice

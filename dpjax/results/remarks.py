@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from dpjax import _validate, accounting
 from dpjax._typing import Array, Relation
@@ -85,7 +85,7 @@ def remarks_of_released(
     sums = np.concatenate([np.where(chosen, seen, 0).sum(axis=0) for chosen in (first, asked)])
     excess, degrees = sums[sums[:, 1] > 0].T
     # The chance of a false remark is shared among the sums.
-    limits = stats.chi2.isf(1e-3 / max(degrees.size, 1), degrees)
+    limits = special.chdtri(degrees, 1e-3 / max(degrees.size, 1))
     noise_alone = degrees.size and (excess + degrees <= limits).all()
     few = [FEW.format(max(n * counted, 0), n, n * most)] if most < 0.95 else []
     return [NOISE_ALONE] * bool(noise_alone) + few + [NO_CERTIFICATE] * bool(unbounded)

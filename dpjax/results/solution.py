@@ -10,10 +10,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import serialization
 from jax.core import Tracer
 
-from dpjax import _durable, _validate
+from dpjax import _durable, _validate, plotting
+from dpjax._lazy import serialization
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, Release
 from dpjax.algorithms import Algorithm, Certificate, ErrorBars, PopulationBars
@@ -150,6 +150,10 @@ class Solution(Predictions, HasCard):
     def counted_interval(self, confidence: float = 0.95) -> tuple[Array, Array]:
         """Returns the same for the exact share of the declared records that count."""
         return self._interval("counted", confidence)
+
+    def plot(self, path: str | os.PathLike | None = None) -> Any:
+        """Returns a matplotlib figure of the released history, and writes it to ``path``."""
+        return plotting.plot_solution(self, path, self.algorithm.title)
 
     def _interval(self, field: str, confidence: float) -> tuple[Array, Array]:
         name, value = ANSWERS[field], getattr(self, field)
@@ -317,7 +321,7 @@ def save(path: str | os.PathLike, solution: Any, *, author: str = "") -> None:
       author: who trained it and answers questions, for a report; public.
 
     Raises:
-      ValueError: for a batch of solutions.
+      ValueError: for a batch of solutions, or what is none.
 
     Privacy: writes params with their error bars, (p, p), history, certificate, guarantee, and the
       columns, bounds or schema, intercept and classes that were declared; no key, no data, no
@@ -375,8 +379,9 @@ def load(path: str | os.PathLike) -> SavedSolution:
     """
     try:
         raw = pathlib.Path(path).read_bytes()
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"there is no file {str(path)!r}.") from error
+    except (FileNotFoundError, IsADirectoryError) as error:
+        folder = ", but a folder: name the file that save wrote" * os.path.isdir(path)
+        raise FileNotFoundError(f"there is no file {str(path)!r}{folder}.") from error
     try:
         # Data alone, as is JSON: nothing of a file is run.
         content: Any = serialization.msgpack_restore(raw)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from scipy import stats
+from scipy import special
 
 from dpjax._typing import Array
 
@@ -105,7 +105,7 @@ def overflow_probability(probability: float, max_batch_size: int, n: int) -> flo
     """Returns P(Binomial(n, probability) > max_batch_size), rounded up."""
     if max_batch_size >= n:
         return 0.0
-    tail = float(stats.binom.sf(max_batch_size, n, probability))
+    tail = float(special.betainc(max_batch_size + 1, n - max_batch_size, probability))
     return min(1.0, max(tail * _UP, float(np.finfo(float).tiny)))
 
 

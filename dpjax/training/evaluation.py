@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import _durable
+from dpjax import _durable, _validate
 from dpjax._program import program_hash, sha256, trace
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
@@ -26,6 +26,18 @@ from dpjax.training.table import example_shape
 LossOfOutputs = Callable[[Any, Any], Array]
 Measures = tuple[tuple[str, LossOfOutputs], ...]
 """Names and functions ``(outputs, y) -> number`` of one example."""
+
+
+# Our names of losses, among what others call them.
+_NAMES = {name: name for name in ("cross_entropy", "bce", "mse")} | {
+    "crossentropy": "cross_entropy", "ce": "cross_entropy", "binary_crossentropy": "bce",
+    "binary_cross_entropy": "bce", "mean_squared_error": "mse", "squared_error": "mse",
+}  # fmt: skip
+
+
+def named(loss: Any) -> Any:
+    """Returns a loss by our name of it; a function as it is."""
+    return loss if callable(loss) else _NAMES[_validate.choice("loss", loss, _NAMES)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,18 +68,19 @@ def objective_of(
     one number of one example is refused.
     """
     outputs = jax.eval_shape(net, params, record[0])
+    if (by_name := isinstance(loss, str)) and not hasattr(record[1], "shape"):
+        raise ValueError(f"{loss!r} takes one array of labels: of several pass loss=f(outputs, y).")
     if loss == "cross_entropy":
         objective = cross_entropy(net, regularizer)
         measures: Measures = (("loss", _logits_loss), ("accuracy", _correct))
         jax.eval_shape(objective.loss, params, record)  # raises where outputs are no logits
-    elif callable(loss):
-        _check_number("loss", loss, outputs, record[1], jnp.floating)
-        program = program_hash((loss, (outputs, record[1])))
-        name = getattr(loss, "__name__", "loss")
-        objective = Objective(_Loss(net, loss, program), regularizer, name=name)
-        measures = (("loss", loss),)
     else:
-        raise ValueError(f"loss must be 'cross_entropy' or a function (outputs, y), got {loss!r}.")
+        own: Any = {"mse": _squared_error, "bce": _binary_loss}[loss] if by_name else loss
+        _check_number("loss", own, outputs, record[1], jnp.floating)
+        program = program_hash((own, (outputs, record[1])))
+        name = getattr(own, "__name__", "loss").strip("_").replace("_", " ")
+        objective = Objective(_Loss(net, own, program), regularizer, name=name)
+        measures = (("loss", own), *([("accuracy", _correct)] if loss == "bce" else []))
     more = dict(metrics or {})
     for name, metric in more.items():
         _check_number(f"the metric {name!r}", metric, outputs, record[1], jnp.generic)
@@ -114,7 +127,25 @@ def _logits_loss(logits: Array, y: Array) -> Array:
     return cross_entropy(lambda _, logits: logits)(None, (logits, y))
 
 
+def _squared_error(outputs: Array, y: Array) -> Array:
+    if jnp.size(outputs) != jnp.size(y):
+        raise ValueError(f"'mse' needs an output for each label: {outputs.shape}, {y.shape}.")
+    return jnp.mean((jnp.ravel(outputs) - jnp.ravel(y)) ** 2)
+
+
+def _binary_loss(outputs: Array, y: Array) -> Array:
+    if jnp.size(outputs) != 1:
+        raise ValueError(f"'bce' needs one logit, got {jnp.shape(outputs)}: take 'cross_entropy'.")
+    return _logits_loss(two_logits(outputs), y)
+
+
+def two_logits(outputs: Array) -> Array:
+    """Returns the logits of two classes (2,) where there is one number; others as they are."""
+    return jnp.ravel(outputs) * jnp.arange(2.0) if jnp.size(outputs) == 1 else outputs
+
+
 def _correct(logits: Array, y: Array) -> Array:
+    logits = two_logits(logits)
     # Of two logits -1 stands for 0, as in the loss.
     return jnp.argmax(logits) == Classes(logits.size).read(y)
 

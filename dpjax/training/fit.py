@@ -26,6 +26,7 @@ from dpjax.driver.checkpoint import Folder
 from dpjax.objectives import Objective
 from dpjax.placement.processes import team
 from dpjax.results import Solution
+from dpjax.training import evaluation
 from dpjax.training.evaluation import Evaluator, LossOfOutputs, check_closures, objective_of
 from dpjax.training.network import Network, network
 from dpjax.training.table import Sizes, example_shape, given, records_of, sizes_of
@@ -89,7 +90,8 @@ def fit(
       loss: ``loss(outputs, y) -> scalar`` of one example, or ``"cross_entropy"`` of logits and a
         class from 0 up, below their number; of two logits, -1 stands for 0. Any other label makes
         a null record, which contributes nothing; labels of words need
-        ``dpjax.datasets.encode_labels``.
+        ``dpjax.datasets.encode_labels``. ``"bce"`` is the same of one logit, and ``"mse"`` the mean
+        squared error.
       data: a ``Dataset`` or arrays ``(x, y)``, one record per row, or either from
         ``distributed.shard``. Images of integers need
         ``bounds``.
@@ -163,7 +165,7 @@ def fit(
     >>> int(trained.solution.steps), trained.predict(x).shape, trained.epsilon(1e-4) <= 3.0
     (16, (200,), True)
     """
-    data, mesh = mesh_of(data)
+    loss, (data, mesh) = evaluation.named(loss), mesh_of(data)
     data, records, examples = given(data, groups, max_records, unit_type, bounds, team(mesh).size)
     example = example_shape(records)
     sizes = sizes_of(examples, budget, data_size, batch_size, epochs, steps)
@@ -214,7 +216,7 @@ def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) 
         scale = Preprocessing((), pixels=net.bounds)
         solution = dataclasses.replace(solution, preprocessing=scale)
     tables = map(evaluator.table, ("held_out", "training"))
-    return Trained(solution, net, loss == "cross_entropy", *tables)
+    return Trained(solution, net, loss in ("cross_entropy", "bce"), *tables)
 
 
 def _root(

@@ -44,7 +44,8 @@ def records_of(
             )
         data = data.examples
     if not isinstance(data, tuple | list) or len(data) != 2:
-        raise ValueError(f"{name} must be a Dataset or arrays (x, y), one record a row.")
+        fix = "of a frame, (frame[features].to_numpy(), frame[label].to_numpy())"
+        raise ValueError(f"{name} must be a Dataset or arrays (x, y), one record a row; {fix}.")
     x, y = data
     check_arrays(name, (x, y))
     common_length((x, y), None, name)

@@ -81,8 +81,10 @@ class Trained(HasCard):
           ValueError: if the loss was not cross-entropy, or as ``outputs``.
         """
         if not self.classifies:
-            raise ValueError("predict needs loss='cross_entropy'; for another loss use outputs(x).")
+            raise ValueError("predict needs loss='cross_entropy' or 'bce'; else use outputs(x).")
         logits, scale = self.outputs(x), self.solution.preprocessing
+        if np.ndim(logits) == 1 or np.shape(logits)[-1] == 1:  # one logit, of "bce"
+            logits = jnp.reshape(logits, (-1, 1)) * jnp.arange(2.0)[None]
         if scale is None or scale.classes is None:
             return jnp.argmax(logits, axis=-1)
         # A network may have more logits than classes were declared.

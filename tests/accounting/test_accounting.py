@@ -3,6 +3,7 @@
 import math
 
 import dp_accounting
+import numpy as np
 import pytest
 from scipy.stats import norm
 
@@ -16,6 +17,7 @@ from dpjax.accounting import (
     compose,
     epsilon,
     gaussian_multiplier,
+    losses,
     records_moved,
     round_up,
 )
@@ -157,3 +159,14 @@ def test_bad_input(call, message):
 def test_delta_has_no_default():
     with pytest.raises(ValueError, match="delta is required"):
         PrivacyBudget(1.0)
+
+
+def test_the_gaussian_epsilon_is_that_of_dp_accounting_to_the_last_bit():
+    rng = np.random.default_rng(0)
+    # Stddevs are read as epsilons too, and up to 10^2 of those there are.
+    for number, delta in 10 ** rng.uniform((-2, -40), (2, -0.4), (200, 2)):
+        theirs = dp_accounting.get_epsilon_gaussian(number, delta)
+        assert losses.gaussian_epsilon(number, delta) == (theirs + 2e-12 if theirs else 0.0)
+        needed = dp_accounting.get_sigma_gaussian(number, delta)
+        assert losses.gaussian_log_delta(0.999 * needed, number) > np.log(delta)
+        assert losses.gaussian_log_delta(1.001 * needed, number) < np.log(delta)

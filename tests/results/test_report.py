@@ -274,7 +274,7 @@ def test_without_matplotlib_a_page_has_its_numbers_and_says_what_draws(
 ):
     monkeypatch.setattr(page.plotting, "is_available", lambda: False)
     found = page_of(solutions["two"], tmp_path)
-    assert "svg" not in found.elements and "pip install 'dpjax[plot]'" in found.text
+    assert "svg" not in found.elements and "python -m pip install 'matplotlib'" in found.text
     assert f"{solutions['two'].params[0]:+.4g}" in found.text
 
 

@@ -390,7 +390,7 @@ IMAGES = np.zeros((N, 2, 2), np.uint8)
         ({"optimizer": 0.1}, "optimizer must be"),
         ({"optimizer": optax.adam}, "optax.adam.1e-3., or a factory"),
         ({"optimizer": optax.contrib.reduce_on_plateau()}, "'value'"),
-        ({"loss": "hinge"}, "'cross_entropy' or a function"),
+        ({"loss": "hinge"}, "unknown loss 'hinge'"),
         ({"loss": lambda o, y: o}, "loss must give one number"),
         ({"metrics": {"all": lambda o, y: o}}, "'all' must give one number"),
         ({"model": lambda w, x: w, "params": START}, "logits"),

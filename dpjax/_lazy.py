@@ -1,0 +1,23 @@
+"""Libraries that take long to import, and that few commands need: imported when first used."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+
+class _Lazy:
+    """A module in whose place this stands, until something of it is named."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+if TYPE_CHECKING:
+    import dp_accounting as dp_accounting
+    from flax import serialization as serialization
+    from scipy import signal as signal
+else:
+    dp_accounting, signal = _Lazy("dp_accounting"), _Lazy("scipy.signal")
+    serialization = _Lazy("flax.serialization")
