@@ -194,6 +194,8 @@ def plan(
         budget = budget(n)
     elif not isinstance(budget, PrivacyBudget):
         budget = PrivacyBudget(budget, 1 / (10 * n))
+    if budget.relation == "add_or_remove_one" and data_size is None:
+        raise ValueError("under 'add_or_remove_one' n is private: declare data_size yourself.")
     largest = [1.0] if present is None else [_WEIGHT, 1.0]
     largest += [_factor(chosen, pairs)] * len(pairs)
     sizes, unit = [each.size for each in chosen], opened.schema.unit or opened.unit
