@@ -137,6 +137,8 @@ def describe(
       ValueError: as ``load``, or for a ledger that does not admit it; nothing is spent then.
 
     Privacy: one Gaussian mechanism, see ``HistogramQuery``; the bins are made of declarations.
+      The null record of ``"zero_out"`` is in no bin. One whose cells are missing is in bin 0 of
+      each column, so no null record here: to hide that cells are, declare ``"replace_one"``.
 
     >>> import dpjax
     >>> table = {"age": np.arange(20.0, 80.0), "ill": np.arange(60) % 2 == 0}
