@@ -110,8 +110,8 @@ def flag_quotes(table: str, schema: str | None) -> int:
     if not table.lower().endswith(SUFFIXES):
         return 0
     known = None if schema is None else dpjax.datasets.Schema.read(schema)
-    declared = (known.quoted_line_breaks, known.separator) if known else ()
-    problems = CsvFile(existing(table), *declared).exact_problems()
+    breaks, separator = (known.quoted_line_breaks, known.separator) if known else (False, None)
+    problems = CsvFile(existing(table), breaks, separator).exact_problems()
     for problem in problems:
         print(f"wrong (exact counts, NOT PRIVATE): {problem}", file=sys.stderr)
     return int(bool(problems))
