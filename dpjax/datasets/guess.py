@@ -38,7 +38,7 @@ def texts(cells: np.ndarray) -> list[str]:
 
 
 def number_forms(held: Sequence[str]) -> list[NumberForm]:
-    """Returns forms in which nearly all texts are numbers: two, where either may be meant."""
+    """Returns the forms that read nearly all texts, and the most: two, where either is meant."""
     behind = collections.Counter(m[1] for text in held if (m := _BEHIND.fullmatch(text)))
     suffix = behind.most_common(1)[0][0] if behind else ""
     written = "\n".join(held)
@@ -52,7 +52,9 @@ def number_forms(held: Sequence[str]) -> list[NumberForm]:
     ]
     if _fits(held, PLAIN.number):
         return []
-    return [form for form in forms if _fits(held, form.number)]
+    read = {form: _read(held, form.number) for form in forms}
+    enough = max([1, NEARLY * len(held), *read.values()])
+    return [form for form, count in read.items() if count >= enough]
 
 
 def date_forms(held: Sequence[str]) -> dict[str, str]:
@@ -98,4 +100,8 @@ def toml(form: NumberForm) -> list[str]:
 
 
 def _fits(held: Sequence[str], parses: Callable[[Any], float]) -> bool:
-    return bool(held) and np.isfinite([*map(parses, held)]).sum() >= NEARLY * len(held)
+    return bool(held) and _read(held, parses) >= NEARLY * len(held)
+
+
+def _read(held: Sequence[str], parses: Callable[[Any], float]) -> int:
+    return int(np.isfinite([*map(parses, held)]).sum())
