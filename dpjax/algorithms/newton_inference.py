@@ -18,6 +18,7 @@ from dpjax.algorithms.base import StepInfo
 from dpjax.algorithms.inference import PopulationBars
 from dpjax.algorithms.trust_region import joint_weights
 from dpjax.objectives import Objective
+from dpjax.objectives.regression import Residual, Reweighted
 from dpjax.objectives.units import UnitLoss
 from dpjax.oracles import (
     CovarianceQuery,
@@ -202,14 +203,15 @@ def _of_a_row(objective: Objective) -> Objective:
 
 
 def _approached(objective: Objective) -> Objective:
-    """The objective that steps from far away take slope and curvature of."""
+    """The same, but for robust losses, whose own curvature is no guide from far away."""
     form, loss = objective.of_scores, objective.loss
-    if form is None or form.approach is form:
+    if not isinstance(form, Residual) or form.constants is None:
         return objective
     if isinstance(loss, UnitLoss):
-        loss = dataclasses.replace(loss, linear=form.approach)
-        return dataclasses.replace(objective, loss=loss)
-    return dataclasses.replace(objective, linear=form.approach)
+        return dataclasses.replace(
+            objective, loss=dataclasses.replace(loss, linear=Reweighted(form))
+        )
+    return dataclasses.replace(objective, linear=Reweighted(form))
 
 
 def noisy_newton(

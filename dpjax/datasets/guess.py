@@ -50,11 +50,9 @@ def number_forms(held: Sequence[str]) -> list[NumberForm]:
         if decimal in written
         and (not thousands or re.search(rf"\d{re.escape(thousands)}\d{{3}}", written))
     ]
-    if _fits(held, PLAIN.number):
-        return []
-    read = {form: _read(held, form.number) for form in forms}
-    enough = max([1, NEARLY * len(held), *read.values()])
-    return [form for form, count in read.items() if count >= enough]
+    read = {form: int(np.isfinite([*map(form.number, held)]).sum()) for form in forms}
+    most = max([1, NEARLY * len(held), *read.values()])
+    return [] if _fits(held, PLAIN.number) else [form for form in forms if read[form] >= most]
 
 
 def date_forms(held: Sequence[str]) -> dict[str, str]:
@@ -100,8 +98,4 @@ def toml(form: NumberForm) -> list[str]:
 
 
 def _fits(held: Sequence[str], parses: Callable[[Any], float]) -> bool:
-    return bool(held) and _read(held, parses) >= NEARLY * len(held)
-
-
-def _read(held: Sequence[str], parses: Callable[[Any], float]) -> int:
-    return int(np.isfinite([*map(parses, held)]).sum())
+    return bool(held) and np.isfinite([*map(parses, held)]).sum() >= NEARLY * len(held)

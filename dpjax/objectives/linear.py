@@ -169,11 +169,6 @@ class LinearLoss:
         curve = jax.grad(slope) if self.outputs == 1 else jax.jacfwd(slope)
         return slope(score, label), curve(score, label)
 
-    @property
-    def approach(self) -> "LinearLoss":
-        """What Newton steps from far away take slope and curvature of."""
-        return self
-
     def slope_within(self, length: Array) -> Array | None:
         """Returns a bound on |psi'| for |x| <= 1 and weights of norm ``length``; None for none."""
         return None

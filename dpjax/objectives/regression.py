@@ -51,23 +51,13 @@ class Residual(LinearLoss):
 
 @dataclasses.dataclass(frozen=True)
 class Reweighted(Residual):
-    """A robust loss whose slope over the residual stands for its curvature: never below 0.
-
-    So steps are those of least squares with weights, which come near from anywhere, where Newton's
-    from far out, with a curvature of 0 or less, lead nowhere.
-    """
+    """A robust loss with slope over residual for its curvature: steps from afar that come near."""
 
     form: Residual
 
     def of_residual(self, r: Array) -> tuple[Array, Array, Array]:
         value, slope, _ = self.form.of_residual(r)
         return value, slope, jnp.where(r == 0, 1, slope / jnp.where(r == 0, 1, r))
-
-
-class _Robust(Residual):
-    @property
-    def approach(self) -> Reweighted:
-        return Reweighted(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +81,7 @@ class Squared(Residual):
 
 
 @dataclasses.dataclass(frozen=True)
-class Huber(_Robust):
+class Huber(Residual):
     """r^2 / 2 up to the threshold d, and from there d (|r| - d / 2)."""
 
     threshold: float
@@ -110,7 +100,7 @@ class Huber(_Robust):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Redescending(_Robust):
+class _Redescending(Residual):
     """A loss whose slope falls to 0 far out, so that it is not convex.
 
     Args:
