@@ -181,8 +181,9 @@ class CsvFile(Source):
             from pyarrow import csv as arrow
         except ImportError:  # an extra
             return None
-        # Of one column a line of blanks would be a record.
-        if len(self.names) < 2:
+        # Of one column a line of blanks would be a record; pyarrow drops a mark at the start, which
+        # is part of the first cell by the other way, taken where any other record is strange.
+        if len(self.names) < 2 or data.startswith(_MARK):
             return None
         read = arrow.ReadOptions(column_names=[*map(str, range(len(self.names)))],
                                  block_size=len(data) + 1)  # fmt: skip

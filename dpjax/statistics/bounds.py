@@ -62,6 +62,11 @@ class PrivateBounds:
 
         Privacy: one Gaussian release beside the training's, composed into one event.
         """
+        if self._look is not None:
+            raise ValueError(
+                "a training was configured, whose event holds the bounds that find releases: "
+                "for another one open the table anew, by PrivateBounds.of."
+            )
         if not 0 < epsilon < budget.epsilon:
             raise ValueError(
                 f"epsilon of the bounds must be between 0 and the budget's, {budget.epsilon:g}, "

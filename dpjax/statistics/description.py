@@ -137,6 +137,8 @@ def describe(
       ValueError: as ``load``, or for a ledger that does not admit it; nothing is spent then.
 
     Privacy: one Gaussian mechanism, see ``HistogramQuery``; the bins are made of declarations.
+      The null record of ``"zero_out"`` is in no bin. One whose cells are missing is in bin 0 of
+      each column, so no null record here: to hide that cells are, declare ``"replace_one"``.
 
     >>> import dpjax
     >>> table = {"age": np.arange(20.0, 80.0), "ill": np.arange(60) % 2 == 0}
@@ -194,6 +196,8 @@ def plan(
         budget = budget(n)
     elif not isinstance(budget, PrivacyBudget):
         budget = PrivacyBudget(budget, 1 / (10 * n))
+    if budget.relation == "add_or_remove_one" and data_size is None:
+        raise ValueError("under 'add_or_remove_one' n is private: declare data_size yourself.")
     largest = [1.0] if present is None else [_WEIGHT, 1.0]
     largest += [_factor(chosen, pairs)] * len(pairs)
     sizes, unit = [each.size for each in chosen], opened.schema.unit or opened.unit

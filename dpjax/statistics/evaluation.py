@@ -157,7 +157,9 @@ def evaluate(
             "under 'add_or_remove_one' n is private: declare data_size; and a record that shifts "
             "others may move the scores of a network to another bin: take another relation."
         )
-    cells, sizes = _cells(score, _scores(score, np.asarray(model.params, np.float64), rows), y)
+    # A warning of an overflow would tell that such a record is there.
+    with np.errstate(all="ignore"):
+        cells, sizes = _cells(score, _scores(score, np.asarray(model.params, np.float64), rows), y)
     known: Any = (cells >= 0).all(axis=-1) & np.isfinite(rows).all(axis=-1)
     present = None if data.present is None else np.asarray(data.present) & known
     algorithm = histograms(sizes, budget, n, of_units=present is not None)

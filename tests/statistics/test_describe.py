@@ -28,6 +28,7 @@ SCHEMA = {
     },
 }
 N = 600
+ADDED = dpjax.PrivacyBudget(1.0, 1e-5, "add_or_remove_one")
 
 
 def table(n=N):
@@ -188,6 +189,7 @@ def test_bins_depend_on_declarations_alone():
         ({"schema": SCHEMA, "bins": 0}, "bins"),
         ({"label": "ill", "classes": ("no", "yes")}, "bounds"),
         ({"schema": SCHEMA | {"unit": {"column": "who", "max_records": 2}}}, "who"),
+        ({"schema": SCHEMA, "budget": ADDED}, "n is private: declare data_size"),
     ],
 )
 def test_a_wrong_request_says_what_to_do(settings, words):

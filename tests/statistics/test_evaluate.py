@@ -102,6 +102,14 @@ def test_a_record_without_label_or_features_is_in_no_bin_and_order_changes_nothi
     assert np.array_equal(turned.counts, asked(model, data).counts)
 
 
+@pytest.mark.filterwarnings("error:overflow")
+@pytest.mark.parametrize("name", ["three", "number"])
+def test_no_warning_tells_of_a_label_as_large_as_a_float_can_be(name):
+    y = data_of(name).y.astype(np.float64)
+    y[0] = 1e308
+    assert asked(model_of(name), Dataset(data_of(name).x, y)).counts.size
+
+
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("name", ["two", "number"])
 def test_the_noise_is_the_noise_accounted(name, relation):

@@ -92,6 +92,10 @@ def test_epsilon_of_the_bounds_is_a_part_of_the_budget():
     private = statistics.PrivateBounds.of(table(), SCHEMA)
     with pytest.raises(ValueError, match="epsilon of the bounds"):
         private.configure(maker(private.data), BUDGET, 2.0, N)
+    # Else the event of the first training would hold another release of bounds than that of find.
+    private.configure(maker(private.data), BUDGET, 0.2, N)
+    with pytest.raises(ValueError, match="open the table anew"):
+        private.configure(maker(private.data), BUDGET, 1.9, N)
 
 
 def test_the_command_finds_bounds_trains_and_says_both(tmp_path, capsys):
