@@ -18,6 +18,7 @@ from dpjax.algorithms.base import StepInfo
 from dpjax.algorithms.inference import PopulationBars
 from dpjax.algorithms.trust_region import joint_weights
 from dpjax.objectives import Objective
+from dpjax.objectives.regression import Residual, Reweighted
 from dpjax.objectives.units import UnitLoss
 from dpjax.oracles import (
     CovarianceQuery,
@@ -74,6 +75,10 @@ class NoisyNewton(base.Algorithm):
     def queries(self) -> tuple[Query, ...]:
         found = () if self.norms is None else (self.norms,)
         return (self.approach, *found, self.last, self.covariance)
+
+    @property
+    def objective(self) -> Objective:
+        return self.last.objective
 
     @property
     def event(self) -> Event:
@@ -197,6 +202,18 @@ def _of_a_row(objective: Objective) -> Objective:
     return dataclasses.replace(objective, loss=loss.loss, linear=loss.linear, margin=margin)
 
 
+def _approached(objective: Objective) -> Objective:
+    """The same, but for robust losses, whose own curvature is no guide from far away."""
+    form, loss = objective.of_scores, objective.loss
+    if not isinstance(form, Residual) or form.constants is None:
+        return objective
+    if isinstance(loss, UnitLoss):
+        return dataclasses.replace(
+            objective, loss=dataclasses.replace(loss, linear=Reweighted(form))
+        )
+    return dataclasses.replace(objective, linear=Reweighted(form))
+
+
 def noisy_newton(
     objective: Objective,
     budget: PrivacyBudget,
@@ -215,7 +232,7 @@ def noisy_newton(
     Args:
       objective: a loss of linear scores, for the standard errors; rows have norm at most 1.
       steps: Newton steps before the last one; by default 2, 1 for the squared loss and 3 for
-        robust ones. More for strong effects, where the start is far.
+        robust ones, by reweighted least squares. More for strong effects, where the start is far.
       clip_norm: bound on one record's gradient; by default the Lipschitz constant. For the
         covariance, and the last step of a squared loss, a smaller one is found from a noisy
         histogram of gradients' norms.
@@ -264,8 +281,10 @@ def noisy_newton(
     weights = {"gradient_weight": of_gradient, "hessian_weight": of_hessian}
     approach = _APPROACH if fitted else _APPROACH + _NORMS
     public = budget.relation != "add_or_remove_one"
+    first = asked(JointQuery, approach / steps, **weights)
+    setting = dataclasses.replace(first.setting, objective=_approached(objective))
     algorithm = NoisyNewton(
-        approach=asked(JointQuery, approach / steps, **weights),
+        approach=dataclasses.replace(first, setting=setting),
         norms=asked(NormsQuery, _NORMS, clip_norm=clip) if fitted else None,
         last=asked(FittedQuery, _LAST, label="last_gradient_and_hessian", **weights),
         covariance=asked(CovarianceQuery, _COVARIANCE, clip_norm=clip),

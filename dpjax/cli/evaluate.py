@@ -5,6 +5,8 @@ import argparse
 import dpjax
 from dpjax.cli import options, problem
 from dpjax.cli.main import Parser
+from dpjax.datasets.scaled import is_scaled
+from dpjax.datasets.sources import is_table_path
 from dpjax.display.cards import printable
 from dpjax.reporting.evaluation import evaluation_sections
 
@@ -44,7 +46,13 @@ def add_options(parser: Parser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Evaluates and returns 0; whatever is wrong raises before anything is spent."""
     options.check(arguments)
-    model, held = dpjax.load(arguments.model), problem.load(arguments)
+    model = dpjax.load(arguments.model)
+    declared = arguments.schema or arguments.label or model.preprocessing is None
+    if not declared and is_table_path(arguments.data) and not is_scaled(arguments.data):
+        raise ValueError("pass --schema FILE, the one that the model was trained with.")
+    # Rows are scaled for effects, and levels compared, as for those of the training.
+    arguments.inference = getattr(model.error_bars, "kind", None)
+    held = problem.load(arguments)
     data = held if held.test_x is None else held.test
     budget = problem.budget(arguments, data.size)
     size = data.size if arguments.data_size is None else arguments.data_size

@@ -38,7 +38,7 @@ def texts(cells: np.ndarray) -> list[str]:
 
 
 def number_forms(held: Sequence[str]) -> list[NumberForm]:
-    """Returns forms in which nearly all texts are numbers: two, where either may be meant."""
+    """Returns the forms that read nearly all texts, and the most: two, where either is meant."""
     behind = collections.Counter(m[1] for text in held if (m := _BEHIND.fullmatch(text)))
     suffix = behind.most_common(1)[0][0] if behind else ""
     written = "\n".join(held)
@@ -50,9 +50,9 @@ def number_forms(held: Sequence[str]) -> list[NumberForm]:
         if decimal in written
         and (not thousands or re.search(rf"\d{re.escape(thousands)}\d{{3}}", written))
     ]
-    if _fits(held, PLAIN.number):
-        return []
-    return [form for form in forms if _fits(held, form.number)]
+    read = {form: int(np.isfinite([*map(form.number, held)]).sum()) for form in forms}
+    most = max([1, NEARLY * len(held), *read.values()])
+    return [] if _fits(held, PLAIN.number) else [form for form in forms if read[form] >= most]
 
 
 def date_forms(held: Sequence[str]) -> dict[str, str]:

@@ -50,6 +50,17 @@ class Residual(LinearLoss):
 
 
 @dataclasses.dataclass(frozen=True)
+class Reweighted(Residual):
+    """A robust loss with slope over residual for its curvature: steps from afar that come near."""
+
+    form: Residual
+
+    def of_residual(self, r: Array) -> tuple[Array, Array, Array]:
+        value, slope, _ = self.form.of_residual(r)
+        return value, slope, jnp.where(r == 0, 1, slope / jnp.where(r == 0, 1, r))
+
+
+@dataclasses.dataclass(frozen=True)
 class Squared(Residual):
     """r^2 / 2."""
 

@@ -67,6 +67,23 @@ def test_rows_without_a_declared_norm_have_no_interval():
     assert "may have been clipped" in solution.error_bars.refusal
 
 
+@pytest.mark.parametrize("units", [False, True])
+@pytest.mark.parametrize("loss", ["huber", "tukey"])
+def test_robust_losses_come_near_from_where_their_curvature_is_no_guide(loss, units):
+    """Labels lie where at weights of 0 Huber's loss is straight and Tukey's is bent downwards."""
+    x = np.hstack([draw(1)[0][0][:, :-1], np.full((N, 1), 0.5, np.float32)])
+    y = np.float32(x @ [0.2, -0.1, 1.2] + np.random.default_rng(1).normal(0, 0.05, N))
+    y[::10] = -1
+    objective = getattr(objectives, loss)(0.0)
+    data = dpjax.Dataset(x, y, max_norm=1.0)
+    if units:
+        objective, data = objective.of_units(), dpjax.datasets.group(data, np.arange(N), 1)
+    bars = dpjax.solve(algorithm(30.0, objective), data, seed=0).error_bars
+    assert bars.refusal is None
+    # Newton's steps from 0 ended hundreds away.
+    assert (np.abs(np.asarray(bars.estimate) - [0.2, -0.1, 1.2]) < [0.04, 0.04, 0.08]).all()
+
+
 def test_a_shift_of_all_classes_is_no_direction_that_is_refused():
     made = algorithm(objective=objectives.softmax(3, 0.0))
     x, y = draw(1)

@@ -307,6 +307,9 @@ def test_a_template_proposes_how_numbers_and_dates_are_written(tmp_path, capsys)
     assert made["cost"] == {"bounds": [], "decimal": ",", "thousands": "."}
     assert made["weight"] == {"bounds": [], "suffix": "kg"}
     assert made["age"] == {"bounds": []}
+    doses = [(f"{dose} mg", "1") for dose in ["12,5"] * 19 + ["1.234,56"]]
+    made = template(write(tmp_path, "u.csv", csv([("dose", "y"), *doses], ";")))
+    assert 'decimal = ","\nthousands = "."\nsuffix = "mg"\n\n' in made
     days = [(f"{day}/{day}/2020", "1") for day in (1, 2, 3)]
     text = template(write(tmp_path, "d.csv", csv([("day", "y"), *days])))
     assert 'format = "%d/%m/%Y"\n# or format = "%m/%d/%Y"\n' in text

@@ -226,3 +226,22 @@ def test_the_command_line_evaluates_and_writes(tmp_path, capsys):
     assert all(word in text for word in ("ROC curve", "Calibration", "Confusion matrix"))
     assert main(["evaluate", model, "randhie", "--epsilon", "0.5", "--relation", "no"]) == 2
     jax.clear_caches()
+
+
+def test_a_model_of_effects_is_evaluated_by_the_schema_it_was_trained_with(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{at % 7},{'ab'[at % 2]},{int(at % 7 > 3)}" for at in range(400)]
+    (tmp_path / "t.csv").write_text("\n".join(["dose,sex,y", *rows]))
+    (tmp_path / "s.toml").write_text(
+        "[label]\ncolumn = 'y'\nclasses = [0, 1]\n[columns.dose]\nbounds = [0, 6]\n"
+        "[columns.sex]\nlevels = ['a', 'b']\n"
+    )
+    train = "run --data t.csv --schema s.toml --epsilon 3 --inference --save m"
+    assert main(train.split()) == 0
+    capsys.readouterr()
+    assert main(["evaluate", "m", "t.csv", "--epsilon", "5"]) == 2
+    assert "--schema FILE, the one that the model was trained with" in capsys.readouterr().err
+    assert main(["evaluate", "m", "t.csv", "--schema", "s.toml", "--epsilon", "5"]) == 0
+    assert "AUC: " in capsys.readouterr().out
