@@ -521,7 +521,7 @@ COUNTED = {
         lambda: checked(
             COLUMNS | {"b": [f"3/{day.split('.')[0]}/2021 10:00" for day in DAYS]},
             b={"bounds": ["2021-01-01", "2022-01-01"]}),
-        "dates written as month/day/year, such as"),
+        "dates written as month/day/year and time, such as"),
     "records beyond the cap": (
         lambda: checked(cap=4), "rows beyond max_records of theirs: 48.*leaves out 48 of 64"),
     "everybody is one person": (

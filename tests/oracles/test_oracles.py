@@ -11,13 +11,16 @@ from dpjax.accounting import RELATIONS, records_moved
 from dpjax.oracles import (
     AnchorQuery,
     BallQuery,
+    CovarianceQuery,
     DifferenceQuery,
     EstimateQuery,
+    FittedQuery,
     GradientQuery,
     HessianQuery,
     JointQuery,
     NetworkQuery,
     NewtonQuery,
+    NormsQuery,
     ScoreQuery,
     SelectionQuery,
     Setting,
@@ -46,6 +49,7 @@ def queries(relation, noise_multiplier=QUIET, loss=loud):
         "network": NetworkQuery(**common, **clipped),
         "hessian": HessianQuery(**common, **clipped),
         "joint": JointQuery(**common, **weights),
+        "fitted": FittedQuery(**common, **weights, label="fitted"),
         "subspace": SubspaceQuery(**common, **weights),
         "ball": BallQuery(**common, **clipped, dimension=P),
         "anchor": AnchorQuery(**common, **clipped),
@@ -160,8 +164,9 @@ def test_c30_every_query_of_every_algorithm_is_attacked_above(name):
     more = {"kept": 0.3} if name == "spider" else {}
     algorithm = make(name, data_size=N, dimension=P, **more)
     attacked = {type(q) for q in queries("zero_out").values()}
-    # In files of their own: test_spider.py, test_newton.py, test_selection.py.
+    # In files of their own: test_spider.py, test_newton.py, test_selection.py, test_covariance.py.
     attacked |= {EstimateQuery, ScoreQuery, NewtonQuery, SelectionQuery}
+    attacked |= {CovarianceQuery, NormsQuery}
     assert {type(q) for q in algorithm.queries} <= attacked
     every = [getattr(r, "disjoint_parts", ()) or (r,) for r in algorithm.event.releases]
     releases = {release.name for parts in every for release in parts}
