@@ -144,7 +144,7 @@ def test_offline_error_says_what_to_set(no_data, monkeypatch, name, declared):
 @pytest.mark.parametrize("name", ["ijcnn1", "covtype"])
 def test_absent_scikit_learn_says_what_to_install(no_data, monkeypatch, name):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(FileNotFoundError, match="pip install 'scikit-learn'"):
+    with pytest.raises(FileNotFoundError, match=r"pip install 'scikit-learn'"):
         load(name)
 
 

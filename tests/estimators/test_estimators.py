@@ -484,7 +484,7 @@ def test_absent_scikit_learn_says_what_to_install(monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if name.split(".")[0] == "sklearn"]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ImportError, match="pip install 'scikit-learn>=1.6'"):
+    with pytest.raises(ImportError, match=r"pip install 'scikit-learn>=1\.6'"):
         _ = dpjax.__getattr__("estimators")
 
 
