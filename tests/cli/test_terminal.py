@@ -435,7 +435,7 @@ test_terminal.run(progress=None)
     cell = nbformat.v4.new_code_cell(source)
     notebook = nbformat.v4.new_notebook(cells=[cell])
     nbclient.NotebookClient(notebook, timeout=DEADLINE, kernel_name="python3").execute()
-    shown = "".join(out["text"] for out in cell.outputs if out.get("name") == "stderr")
+    shown = "".join(out["text"] for out in cell.outputs if out.get("name") == "stdout")
     assert shown.startswith("\r") and shown.endswith("\n") and shown.count("\n") == 1
     assert len(counts(shown)) > 10 and counts(shown)[0] == 0 and counts(shown)[-1] == STEPS
 

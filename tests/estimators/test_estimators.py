@@ -83,7 +83,7 @@ class ReadsRange(OneShape, DPLinearRegression):
 def the_checks():
     models = (
         ReadsLabels(epsilon=1000.0, data_norm=10.0, **CHEAP),
-        ReadsRange(epsilon=1000.0, data_norm=10.0),
+        ReadsRange(epsilon=1000.0, data_norm=5.0),
     )
     for model in models:
         for estimator, check in estimator_checks.estimator_checks_generator(model):

@@ -988,7 +988,7 @@ def _(patch):
 @mutant("a text of several lines taken for several records")
 def _(patch):
     whole = sources.CsvFile.__init__
-    by_lines = lambda file, path, quoted_line_breaks=False: whole(file, path, False)  # noqa: E731
+    by_lines = lambda file, path, _=False, mark=None: whole(file, path, False, mark)  # noqa: E731
     patch.setattr(sources.CsvFile, "__init__", by_lines)
 
 

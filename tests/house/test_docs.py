@@ -30,7 +30,7 @@ EVERY_PAGE = [
     *sorted(DOCS.glob("api/*.md")),
 ]
 BLOCK = re.compile(
-    r"^(?:<!-- not run: (?P<why>.+) -->\n)?```(?P<kind>python|sh)\n(?P<code>.*?)^```$",
+    r"^(?:<!-- not run: (?P<why>[^\n]+) -->\n)?```(?P<kind>python|sh)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
 # Under a line of sh: what it returns where that is not 0.
