@@ -274,8 +274,11 @@ def noisy_newton(
     # mu^2 = 1 / multiplier^2 adds up over releases: of a part, so much of what all have.
     whole = gaussian_multiplier(budget, count, accountant, noise_draws=draws) / math.sqrt(count)
 
+    # But at an epsilon of hundreds: noise ends at 10 deviations, and that ends what parts may have.
+    even = whole < 0.99 * gaussian_multiplier(budget, 1, accountant, noise_draws=draws)
+
     def asked(kind: Any, part: float, **fields: Any) -> Any:
-        multiplier = round_up(whole / math.sqrt(part))
+        multiplier = round_up(whole * math.sqrt(count) if even else whole / math.sqrt(part))
         return kind(setting=problem.setting, noise_multiplier=multiplier, **fields)
 
     weights = {"gradient_weight": of_gradient, "hessian_weight": of_hessian}

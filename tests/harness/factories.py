@@ -34,7 +34,7 @@ _ANCHOR = {"smoothness": 1.0, "step_size": 0.08}
 # What a loss without constants needs beside a clip norm, and all that it needs.
 _BESIDE = {
     **dict.fromkeys(SPIDERS, _PASS),
-    **dict.fromkeys(("dp-tr", "dp-str", "dp-subspace-tr"), _HESSIAN),
+    **dict.fromkeys(("dp-tr", "dp-str", "dp-subspace-tr", "noisy-newton"), _HESSIAN),
     **dict.fromkeys(("dp-adam", "prgd", "dpagem", "dp-sgd"), _STEP),
     **dict.fromkeys(("dp-svrg", "dp-svrg++"), _ANCHOR),
     "dp-gd": {"step_size": 0.3},

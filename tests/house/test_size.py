@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parents[2] / "dpjax"
 MOST = {
     ".": (1585, 11),  # late imports, +24; forest plot, +66; statistics, +1
     "accounting": (4164, 17),  # a Gaussian's epsilon, +17
-    "algorithms": (5853, 24),  # noisy Newton for inference, +272; histograms, private bounds, +78
+    "algorithms": (5855, 24),  # noisy Newton for inference, +272; histograms, private bounds, +78
     "auditing": (1944, 10),  # covariance, norms, +15
     "cli": (2649, 18),  # programs that are kept, +57; --inference, +67; private bounds, +120
     "comparison": (477, 3),  # in place of experiments' 2235, 12
@@ -37,7 +37,7 @@ MOST = {
     "transforms": (1574, 8),
     "tuning": (1023, 6),
 }
-WHEEL = 47_316
+WHEEL = 47_318
 """All rooms together, 780 lines of templates among them: raised once, for tables (issue 38)."""
 
 
