@@ -285,7 +285,7 @@ def noisy_newton(
     approach = _APPROACH if fitted else _APPROACH + _NORMS
     public = budget.relation != "add_or_remove_one"
     first = asked(JointQuery, approach / steps, **weights)
-    setting = dataclasses.replace(first.setting, objective=_approached(objective))
+    setting = dataclasses.replace(first.setting, objective=_approached(first.objective))
     algorithm = NoisyNewton(
         approach=dataclasses.replace(first, setting=setting),
         norms=asked(NormsQuery, _NORMS, clip_norm=clip) if fitted else None,
