@@ -357,7 +357,7 @@ def dp_svrg(
         noise = _noise(problem, settings.clip_norm) ** 2 / _needed(objective, mu, "epochs")
         epochs = max(1, math.ceil(math.log2(max(gap / noise, 1.0))))
     steps = _all_steps(epochs, steps, lambda count: count * length)
-    return _configured(problem, settings, steps, eta, length, False)
+    return _configured(problem, settings, steps, eta, length, doubling=False)
 
 
 def dp_svrg_plus_plus(
@@ -419,4 +419,4 @@ def dp_svrg_plus_plus(
     settings = settings.sized(problem.data_size, typical_length)
     eta = _step_size(settings, problem.data_size, step_size, (13, 13))
     length = length or math.ceil(1 / eta)
-    return _configured(problem, settings, total_steps(length), eta, length, True)
+    return _configured(problem, settings, total_steps(length), eta, length, doubling=True)
