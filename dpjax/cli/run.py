@@ -282,6 +282,7 @@ def result(
     if (certificate := certificate_fields(solution.certificate)) is not None:
         certificate["beta"] = np.round(certificate["beta"], 7).tolist()  # float32 holds no more
     seconds_compile, seconds_run = (None, None) if private else seconds
+    inferred = arguments.inference and arguments.repeats is None
     return {
         **problem.header(arguments, setting),
         "unit": data.unit,
@@ -298,7 +299,7 @@ def result(
         "status": statuses(np.asarray(solution.status)).tolist(),
         "certificate": certificate,
         "remarks": solution.remarks,
-        "coefficients": _coefficients(arguments, solution),
+        "coefficients": solution.coefficients().to_dict() if inferred else None,
         **{field: _answer(solution, field) for field in ANSWERS},
         **_exact(arguments, setting, data, solution),
         "seconds_compile": seconds_compile,
@@ -363,32 +364,6 @@ def _answer(solution: dpjax.Solution, field: str) -> dict[str, Any] | None:
     named = dict(zip(ENDS, (estimate, lower, upper), strict=True))
     numbers = {name: np.asarray(value).tolist() for name, value in named.items()}
     return {**numbers, "confidence": _CONFIDENCE}
-
-
-def _coefficients(
-    arguments: argparse.Namespace, solution: dpjax.Solution
-) -> list[dict[str, Any]] | None:
-    """Returns a dictionary for each coefficient, None where none are asked for."""
-    if not arguments.inference or arguments.repeats is not None:
-        return None
-    found = solution.coefficients()
-    fields = ("value", "standard_error", "z", "p_value", "lower", "upper", "noise")
-    held = (found.values, found.errors, found.z, found.p_values)
-    numbers = [
-        np.full(found.values.shape, np.nan) if part is None else part
-        for part in (*held, found.lower, found.upper, found.noise)
-    ]
-    named = [*zip(found.names, found.per, strict=True)] * len(found.classes or (None,))
-    classes = np.repeat(np.array(found.classes or (None,), object), len(found.names))
-    return [
-        {
-            "class": label,
-            "name": name,
-            "per": per,
-            **dict(zip(fields, map(float, row), strict=True)),
-        }
-        for label, (name, per), *row in zip(classes, named, *map(np.ravel, numbers), strict=True)
-    ]
 
 
 def _exact(
