@@ -273,9 +273,8 @@ def _forest(axes: Any, held: Any, colors: tuple[str, str, str, str]) -> None:
         axes.plot(values[seen], rows[seen], "o", color=color, markersize=5, zorder=3, gid="dot")
         # Of a coefficient that is out of view the edge shows on which side.
         for row in rows[which & ~seen]:
-            side = np.sign(values[row])
-            mark = "▶" if side > 0 else "◀"
-            axes.text(0.98 * side * limit, row, mark, color=color, ha="center", va="center", size=7)
+            at, arrow = (0.98 * limit, "▶") if values[row] > 0 else (-0.98 * limit, "◀")
+            axes.text(at, row, arrow, color=color, ha="center", va="center", size=7)
     covered = "sampling and privacy noise" if held.kind == "population" else "privacy noise"
     label = f"{100 * held.confidence:.3g} % interval, {covered}"
     label = "coefficient, no interval" if held.lower is None else label
@@ -346,11 +345,5 @@ def _certificate(axes: Any, certificate: Any, steps: int) -> None:
     held = floor(100 * (1 - round(float(np.max(np.asarray(certificate.beta))), 7)))
     # The last step begins at the last query, and the output comes after it.
     where = steps if certificate.iterate == "last_query" else steps + 1
-    axes.plot(
-        [where],
-        [upper],
-        marker="v",
-        color=ORANGE,
-        linestyle="none",
-        label=f"true gradient at most this\n(probability {held}%, {certificate.scope})",
-    )
+    label = f"true gradient at most this\n(probability {held}%, {certificate.scope})"
+    axes.plot([where], [upper], "v", color=ORANGE, label=label)
