@@ -13,11 +13,6 @@ _HOLD = (
 )
 
 
-def page_of(look: Description, title: str) -> str:
-    """Returns the page; released and public values only."""
-    return frame.page("description.html", "A first look", title, sections=sections_of(look))
-
-
 def sections_of(look: Description) -> list[frame.Section]:
     """Returns the claim, what there is, and the guarantee; released and public values only."""
     text = str(look.solution.guarantee())

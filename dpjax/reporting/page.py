@@ -14,7 +14,7 @@ from markupsafe import Markup
 from dpjax import _durable, plotting, statistics
 from dpjax.display.cards import printable
 from dpjax.reporting import frame, officer, pictures
-from dpjax.reporting.description import page_of, sections_of
+from dpjax.reporting.description import sections_of
 from dpjax.reporting.facts import Facts, Place, by_heading, facts_of, fields, to_json
 from dpjax.results import Coefficients
 
@@ -23,6 +23,7 @@ _EXACT = (
     "NOT FOR RELEASE: this page holds exact values of the data, which no guarantee covers. Write a "
     "page without them for a release."
 )
+_NOTE = " The guarantee names the versions that the training ran with."
 # More coefficients would make a page that nobody reads; ``dpjax show --json`` has all of them.
 _MOST = 400
 # Title, note, whether logarithmic, and names of what the history holds.
@@ -106,8 +107,8 @@ def report(
     target = check_path(path)
     if isinstance(solution, statistics.Description):
         title, held = title or f"{len(solution.columns)} columns", sections_of(solution)
-        page, content = functools.partial(page_of, solution, title), {"sections": by_heading(held)}
-        banners: list[str] = []
+        banners, content = list[str](), {"sections": by_heading(held)}
+        page = functools.partial(frame.page, "A first look", title, sections=held)
     else:
         facts = facts_of(solution, author, ledger)
         shown = {} if exact is None else {name: v for name, v in exact.items() if v is not None}
@@ -141,7 +142,7 @@ def _page(facts: Facts, title: str, banners: list[str], sections: Sequence[frame
             shown += [one._replace(code=(), **table), *_history(facts, pictured)]
         else:
             shown.append(one)
-    return frame.page("report.html", "Privacy report", title, banners, shown, pictured=pictured)
+    return frame.page("Privacy report", title, banners, shown, _NOTE)
 
 
 def card(
