@@ -66,14 +66,7 @@ def dp_gradient_descent(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    if pl_constant is not None:
-        largest = math.inf if objective.smoothness is None else objective.smoothness
-        if _validate.normal("pl_constant", pl_constant) > largest:
-            raise ValueError(
-                f"pl_constant must be at most {largest:g}, the smoothness of {objective.name}, "
-                f"got {pl_constant!r}."
-            )
-        pl_constant = float(pl_constant)
+    mu = _check_polyak_lojasiewicz(objective, pl_constant)
     if certify not in (None, "last_query"):
         raise ValueError(f"certify must be 'last_query' or None for DP-GD, got {certify!r}.")
     if step_size is None:
@@ -88,7 +81,7 @@ def dp_gradient_descent(
                 "which steps is chosen here; give steps, or a smaller step."
             )
             base.warn_if_above(step_size, 1 / known.smoothness, words)
-        steps = theory_steps(problem, clip, step_size, initial_gap, pl_constant)
+        steps = theory_steps(problem, clip, step_size, initial_gap, mu)
     steps = _validate.int32_count("steps", steps)
     batch = problem.data_size if batch_size is None else batch_size
     query = base.calibrated_query(
@@ -174,3 +167,15 @@ def noise_of_one(problem: base.Problem, clip: float) -> float:
     query = GradientQuery(setting=problem.setting, noise_multiplier=1.0, clip_norm=clip)
     multiplier = gaussian_multiplier(problem.budget, 1, noise_draws=problem.dimension)
     return multiplier * float(query.sensitivity)
+
+
+def _check_polyak_lojasiewicz(objective: objectives.Objective, mu: float | None) -> float | None:
+    if mu is None:
+        return None
+    largest = math.inf if objective.smoothness is None else objective.smoothness
+    if _validate.normal("pl_constant", mu) > largest:
+        raise ValueError(
+            f"pl_constant must be at most {largest:g}, the smoothness of {objective.name}, "
+            f"got {mu!r}."
+        )
+    return float(mu)

@@ -185,10 +185,8 @@ def dp_gradient_descent_with_selection(
         curvature_tolerance=base.positive_leaf("sqrt(hessian_lipschitz alpha)", curvature),
         candidates=candidates,
     )
-    query = problem.calibrated(
-        GradientQuery(setting=problem.setting, noise_multiplier=1.0, clip_norm=clip),
-        lambda query: _event(query, steps, selection),
-    )
+    unit = GradientQuery(setting=problem.setting, noise_multiplier=1.0, clip_norm=clip)
+    query = problem.calibrated(unit, lambda query: _event(query, steps, selection))
     beta = _validate.open_unit("beta", beta)
     algorithm = SelectedGradientDescent(
         query=query,
