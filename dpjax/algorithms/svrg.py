@@ -74,9 +74,7 @@ class SvrgEpochs(base.Algorithm):
 
     def step(self, key: Array, state: SvrgState, ask: base.Ask) -> tuple[SvrgState, SvrgInfo]:
         # Lines 5 to 7; where an epoch begins, lines 2 to 4 first.
-        # At the start both counts are 0, so that the first step begins an epoch.
-        refresh = state.count == state.length
-        state = optax.tree.where(refresh, self._next_epoch(state), state)
+        state, refresh = self._entered(state)
         released, estimate = self.estimate(state, refresh, ask)
         moved = jax.tree.map(
             lambda w, v: w - (self.step_size * v).astype(w.dtype), state.params, estimate
@@ -95,6 +93,12 @@ class SvrgEpochs(base.Algorithm):
 
     def output(self, state: SvrgState) -> Params:
         return optax.tree.cast_like(state.average, state.params)
+
+    def _entered(self, state: SvrgState) -> tuple[SvrgState, Array]:
+        """The state in the epoch of the next step, and whether that step begins it."""
+        # At the start both are 0, so that the first step begins an epoch.
+        refresh = state.count == state.length
+        return optax.tree.where(refresh, self._next_epoch(state), state), refresh
 
     def estimate(self, state: SvrgState, refresh: Array, ask: base.Ask) -> tuple[Params, Params]:
         """Returns what is released of the gradient at the anchor, and v_t; asks each query once.
