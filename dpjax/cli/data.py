@@ -10,10 +10,12 @@ import sys
 import dpjax
 from dpjax import _validate
 from dpjax.cli import options, problem
-from dpjax.cli.main import Parser
 from dpjax.datasets.sources import existing, is_table_path
 
-_EXAMPLES = """
+HELP = """
+List the data sets, or show one. For a table of your own begin a schema with --template, fill it in,
+and count what it leaves out with --check.
+
 dpjax data
 dpjax data covtype
 dpjax data people.csv --template --label income --out schema.toml
@@ -45,17 +47,7 @@ _OPTIONS: options.Options = {
     },
     **options.MEMORY,
 }
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    options.add(parser, _OPTIONS, options.TABLE, options.UNIT)
-    parser.describe(
-        command,
-        "List the data sets, or show one. For a table of your own begin a schema with --template, "
-        "fill it in, and count what it leaves out with --check.",
-        _EXAMPLES,
-    )
+OPTIONS = _OPTIONS, options.TABLE, options.UNIT
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -71,7 +63,7 @@ def command(arguments: argparse.Namespace) -> int:
     for flag in () if arguments.write else (*options.UNIT, *options.MEMORY):
         if getattr(arguments, options.destination(flag, {})) is not None:
             raise ValueError(f"{flag} is for --write, which names the file of scaled rows.")
-    if actions:
+    if arguments.name is not None:
         _check_name(arguments.name)
     if arguments.write:
         return _write(arguments)
@@ -103,7 +95,6 @@ def command(arguments: argparse.Namespace) -> int:
             "Parquet file,\nbegin a schema: `dpjax data FILE --template --out schema.toml`."
         )
         return 0
-    _check_name(arguments.name)
     if is_table_path(arguments.name):
         raise ValueError(
             f"{arguments.name} is a file, not a named data set: begin its schema with --template, "

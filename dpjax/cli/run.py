@@ -20,7 +20,6 @@ from dpjax import _validate
 from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.cli import options, problem, processes
-from dpjax.cli.main import Parser
 from dpjax.datasets.source import few
 from dpjax.display.cards import ceil, floor, printable
 from dpjax.driver import check_data, holds_run, root_key, seconds_per_step, starting_point
@@ -32,7 +31,10 @@ _COMPILE_EVENT = "/jax/core/compile/"
 _TRIAL_ROWS = 65_536
 EXACT = ("exact_objective", "exact_gradient_norm", "exact_min_eigenvalue", "exact_accuracy")
 _CONFIDENCE = 0.95
-_EXAMPLES = """
+HELP = """
+Train privately. The guarantee covers all that is printed but the times; --exact adds what it does
+not cover.
+
 dpjax run
 dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
 dpjax run --data people.csv --schema schema.toml --save model --report report.html
@@ -68,19 +70,8 @@ _OPTIONS: options.Options = {
     },
     **options.MEMORY,
 }
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    options.add(parser, *options.PROBLEM, options.ANSWERS, options.TRAINING, _OPTIONS)
-    options.add(parser, processes.OPTIONS)
-    parser.describe(
-        command,
-        "Train privately. The guarantee covers all that is printed but the times; --exact adds "
-        "what it does not cover.",
-        _EXAMPLES,
-        options.listed(dpjax.ALGORITHMS),
-    )
+OPTIONS = (*options.PROBLEM, options.ANSWERS, options.TRAINING, _OPTIONS, processes.OPTIONS)
+LISTED = options.listed(dpjax.ALGORITHMS)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -290,10 +281,8 @@ def result(
         # One training's guarantee covers neither repeats nor exact values.
         "releasable": solution.releasable
         and not (arguments.exact or arguments.repeats or arguments.seed is not None),
-        "noise": [release.to_json() for release in event.releases],
         "gradient_evaluations": setting.algorithm.evaluations._asdict(),
         "steps": np.asarray(solution.steps).tolist(),
-        "max_steps": setting.algorithm.max_steps,
         "planned_steps": int(setting.algorithm.steps),
         "status": statuses(np.asarray(solution.status)).tolist(),
         "certificate": certificate,

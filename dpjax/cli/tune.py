@@ -8,12 +8,15 @@ from typing import Any
 
 import dpjax
 from dpjax.cli import options, problem
-from dpjax.cli.main import Parser
 from dpjax.cli.run import costs
 from dpjax.driver import check_data, starting_point
 from dpjax.tuning.score import ACCURACY
 
-_EXAMPLES = """
+HELP = """
+Train with settings drawn at random, and release the training of the highest noisy accuracy. The
+budget covers the whole search: what is released, and that nothing else is. Prints what the search
+costs against one training and against all settings trained once.
+
 dpjax tune --dry-run
 dpjax tune dp-gd --grid learning_rate=4,16,64 regularization=1e-4,1e-3
 dpjax tune dp-adam --trials 5 --grid learning_rate=1,2,4 --save model --report page.html
@@ -47,19 +50,8 @@ _OPTIONS: options.Options = {
         "privacy, in place of a noisy accuracy on the training records",
     },
 }
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    options.add(parser, *options.PROBLEM, _OPTIONS, options.TRAINING, options.REPORT)
-    parser.describe(
-        command,
-        "Train with settings drawn at random, and release the training of the highest noisy "
-        "accuracy. The budget covers the whole search: what is released, and that nothing else is. "
-        "Prints what the search costs against one training and against all settings trained once.",
-        _EXAMPLES,
-        options.listed(dpjax.ALGORITHMS),
-    )
+OPTIONS = (*options.PROBLEM, _OPTIONS, options.TRAINING, options.REPORT)
+LISTED = options.listed(dpjax.ALGORITHMS)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -172,10 +164,8 @@ def result(
         "settings": chosen.settings,
         "chosen": tuned.settings,
         "score": tuned.score,
-        "noise": [release.to_json() for release in algorithm.event.releases],
         "noise_ratio": chosen.noise_ratio,
         "composition_ratio": chosen.composition_ratio,
         "steps": int(tuned.solution.steps),
-        "max_steps": algorithm.max_steps,
         "seconds": None if private_n else seconds,
     }

@@ -74,9 +74,8 @@ class SearchPlan(HasCard):
             public_score=self.release.public_score,
         )
         # ``of`` counts anew, from these trainings alone: the search's own numbers are accounted.
-        charged = {"noise_draws": self.release.noise_draws}
-        charged |= {"noise_multiplier": self.release.noise_multiplier}
-        release = dataclasses.replace(release, **charged)
+        draws, noise = self.release.noise_draws, self.release.noise_multiplier
+        release = dataclasses.replace(release, noise_draws=draws, noise_multiplier=noise)
         declared = Declared(self.budget.epsilon, self.budget.delta)
         # The rest of an algorithm the training says.
         return cast(Algorithm, Searched(one, declared, release))
@@ -113,12 +112,11 @@ class SearchPlan(HasCard):
 
     def _scale(self, releases: tuple[Release, ...]) -> float:
         """The factor on the noise at which these have the budget to themselves."""
-        return calibrate(
-            lambda scale: Event(
-                tuple(release.scaled(scale) for release in releases), self.budget.relation
-            ),
-            self.budget,
-        )
+
+        def scaled(scale: float) -> Event:
+            return Event(tuple(each.scaled(scale) for each in releases), self.budget.relation)
+
+        return calibrate(scaled, self.budget)
 
     def _card(self) -> Card:
         rows = (
@@ -145,16 +143,16 @@ class SearchPlan(HasCard):
             f"{self.composition_ratio:.2f} times the noise",
         ]
         if self.composition_ratio <= self.noise_ratio:
-            return [
-                *lines,
+            lines.append(
                 f"the search costs more than training all {settings:,} settings: train each once "
-                "with its part of the budget, or let more settings be drawn.",
-            ]
-        return [
-            *lines,
-            "the search pays only where the best settings gain more than that noise costs, which "
-            f"is about what training on {1 / self.noise_ratio:.0%} of the records costs.",
-        ]
+                "with its part of the budget, or let more settings be drawn."
+            )
+        else:
+            lines.append(
+                "the search pays only where the best settings gain more than that noise costs, "
+                f"which is about what training on {1 / self.noise_ratio:.0%} of the records costs."
+            )
+        return lines
 
 
 def plan(
