@@ -63,15 +63,8 @@ def command(arguments: argparse.Namespace) -> int:
         raise ValueError(said) from None
     data, objective = problem.load(arguments), problem.objective(arguments)
     problem.say_labels(arguments, objective, data)
-    compared = comparison.Comparison(
-        data,
-        objective,
-        chosen,
-        epsilons,
-        delta=arguments.delta,
-        relation=arguments.relation,
-        seeds=arguments.seeds,
-    )
+    how = options.values(arguments, options.DELTA) | {"seeds": arguments.seeds}
+    compared = comparison.Comparison(data, objective, chosen, epsilons, **how)
     # Before anything exact is printed.
     print(_WARNING, file=sys.stderr, flush=True)
     begin = time.perf_counter()

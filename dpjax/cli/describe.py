@@ -45,15 +45,10 @@ def command(arguments: argparse.Namespace) -> int:
     options.check(arguments)
     chosen = options.values(arguments, options.TABLE, options.UNIT)
     chosen["classes"] = problem.classes(arguments.classes)
-    planned = statistics.plan(
-        arguments.file,
-        functools.partial(problem.budget, arguments),
-        data_size=arguments.data_size,
-        bins=arguments.bins,
-        geometric=arguments.geometric,
-        correlation=arguments.correlation,
-        **chosen,
-    )
+    own = ("data_size", "bins", "geometric", "correlation")
+    chosen |= {name: getattr(arguments, name) for name in own}
+    budget = functools.partial(problem.budget, arguments)
+    planned = statistics.plan(arguments.file, budget, **chosen)
     if arguments.dry_run:
         print(statement(planned.algorithm, planned.data.unit, part=arguments.part))
         problem.check_spending(arguments, planned.algorithm.event)

@@ -183,7 +183,7 @@ class Evaluator:
         self._results: dict[int, dict[str, dict[str, float]]] = {}
         self._path = None if checkpoint is None else pathlib.Path(checkpoint, _FILE)
         self._identity = ""
-        if checkpoint is not None and sets:
+        if self._path is not None and sets:
             # In the keyed hash too: a metric may hold records in its closure.
             x, y = example_shape(next(iter(sets.values())))
             arguments = jax.eval_shape(network, params, x), y
@@ -191,8 +191,15 @@ class Evaluator:
             described = sha256(*sets, *itertools.chain(*named))
             description = np.frombuffer(described.encode(), np.uint8)
             self._identity = content((description, sets), root())
-            if holds_run(checkpoint):
-                self._read()
+            if holds_run(self._path.parent) and self._path.exists():
+                stored = json.loads(self._path.read_text())
+                if stored["identity"] != self._identity:
+                    raise ResumeMismatch(
+                        "held_out or metrics are not those that the run in this checkpoint was "
+                        "measured with. Put them back, or begin another run with another folder "
+                        "and a new key."
+                    )
+                self._results = {int(step): result for step, result in stored["found"].items()}
 
     def __call__(self, step: int, params: Params) -> str:
         """Returns a summary of ``params``, the iterate after ``step`` steps, as text."""
@@ -201,11 +208,13 @@ class Evaluator:
         # A resumed run comes by steps that were measured before it stopped.
         if step not in self._results:
             self._results[step] = {
-                name: exact_means(self._network, self._measures, params, *records)
-                for name, records in self.sets.items()
+                name: self._exact_means(params, *records) for name, records in self.sets.items()
             }
-            # At once, so that a crash loses no evaluation.
-            self._write()
+            # At once, so that a crash loses no evaluation. The run has created and locked its
+            # folder before the first one.
+            if self._path is not None and self._path.parent.is_dir():
+                content = {"identity": self._identity, "found": self._results}
+                _durable.replace_private(self._path, json.dumps(content).encode())
         held_out = self._results[step].get("held_out", {})
         if "accuracy" in held_out:
             return f"held-out {100 * held_out['accuracy']:.1f} %"
@@ -223,32 +232,9 @@ class Evaluator:
         epochs = np.array(steps) / self._steps_per_epoch
         return {"step": np.array(steps, int), "epoch": epochs, **columns}
 
-    def _read(self) -> None:
-        assert self._path is not None
-        if not self._path.exists():
-            return
-        stored = json.loads(self._path.read_text())
-        if stored["identity"] != self._identity:
-            raise ResumeMismatch(
-                "held_out or metrics are not those that the run in this checkpoint was measured "
-                "with. Put them back, or begin another run with another folder and a new key."
-            )
-        self._results = {int(step): result for step, result in stored["found"].items()}
-
-    def _write(self) -> None:
-        # The run has created and locked its folder before the first evaluation.
-        if self._path is not None and self._path.parent.is_dir():
-            content = {"identity": self._identity, "found": self._results}
-            _durable.replace_private(self._path, json.dumps(content).encode())
-
-
-def exact_means(
-    network: Network, measures: Measures, params: Params, chunks: PyTree, mask: np.ndarray
-) -> dict[str, float]:
-    """Returns the mean of every measure over records in chunks. NOT PRIVATE."""
-    totals = jax.device_get(_totals(network, measures, params, chunks, mask))
-    count = float(np.sum(mask))
-    return {name: float(total) / count for name, total in totals.items()}
+    def _exact_means(self, params: Params, chunks: PyTree, mask: np.ndarray) -> dict[str, float]:
+        totals = jax.device_get(_totals(self._network, self._measures, params, chunks, mask))
+        return {name: float(total) / float(np.sum(mask)) for name, total in totals.items()}
 
 
 def outputs_of(network: Network, params: Params, x: PyTree) -> PyTree:

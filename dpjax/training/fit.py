@@ -182,19 +182,10 @@ def fit(
     epoch = sizes["data_size"] / sizes["batch_size"]
     folder = checkpoint if team(mesh).leads else None  # of several processes one writes the table
     evaluator = Evaluator(net, measures, sets, epoch, folder, root, params)
-    solution = run(
-        algorithm,
-        data if mesh is None else Sharded(data, mesh),
-        key=key,
-        seed=seed,
-        params=params,
-        progress=progress,
-        checkpoint=checkpoint,
-        ledger=ledger,
-        label=label,
-        part=part,
-        watch=_watch(algorithm, evaluator, epoch, evaluate_every),
-    )
+    how: Any = {"key": key, "seed": seed, "params": params, "progress": progress}
+    how |= {"watch": _watch(algorithm, evaluator, epoch, evaluate_every), "checkpoint": checkpoint}
+    booked: Any = {"ledger": ledger, "label": label, "part": part}
+    solution = run(algorithm, data if mesh is None else Sharded(data, mesh), **how, **booked)
     # The last iterate is measured whether or not its step was due.
     evaluator(int(solution.steps), solution.params)
     for remark in solution.remarks:
