@@ -107,8 +107,7 @@ def _work(arguments: argparse.Namespace) -> int:
     with _compile_seconds() as compiling:
         if private is not None:
             key = dpjax.random_key() if arguments.seed is None else None
-            how = {"key": key, "seed": arguments.seed, "ledger": arguments.ledger}
-            data = private.find(**how)
+            data = private.find(key=key, seed=arguments.seed, ledger=arguments.ledger)
             # It is booked as a whole by now.
             changed = {"ledger": None, "booked": arguments.ledger}
             arguments = argparse.Namespace(**vars(arguments) | changed)
@@ -205,16 +204,10 @@ def _train(
     if seed is None and not resumed:
         key = dpjax.random_key()
     if arguments.repeats is None:
-        return dpjax.run(
-            algorithm,
-            # Each process has the whole table, and puts on its devices the shares that are theirs.
-            data if everyone.size == 1 else dpjax.distributed.shard(data),
-            key=key,
-            seed=seed,
-            checkpoint=arguments.checkpoint,
-            ledger=arguments.ledger,
-            part=arguments.part,
-        )
+        # Each process has the whole table, and puts on its devices the shares that are theirs.
+        shared = data if everyone.size == 1 else dpjax.distributed.shard(data)
+        booked: Any = {"ledger": arguments.ledger, "part": arguments.part}
+        return dpjax.run(algorithm, shared, key=key, seed=seed, checkpoint=folder, **booked)
     root = root_key(key, seed)
     # One program for all, so that it compiles once.
     keys = jax.random.split(root, arguments.repeats)
@@ -386,9 +379,9 @@ def _exact(
     data: dpjax.Dataset,
     solution: dpjax.Solution,
 ) -> dict[str, Any]:
-    unknown: dict[str, Any] = dict.fromkeys(EXACT)
+    found: dict[str, Any] = dict.fromkeys(EXACT)
     if not arguments.exact:
-        return unknown
+        return found
     objective = setting.algorithm.objective
     examples = jax.tree.map(jnp.asarray, data.examples)
     tested = examples
@@ -398,24 +391,15 @@ def _exact(
         tested = x[present], y[present]
     if data.test_x is not None and data.test_y is not None:
         tested = (jnp.asarray(data.test_x), jnp.asarray(data.test_y))
-
+    runs = solution.params if arguments.repeats else [solution.params]
     # What predicts no label has no accuracy.
-    of_labels = [dpjax.diagnostics.exact_accuracy] if objective.predicts else []
-
-    def measure(params: jax.Array) -> list[float]:
-        of_all = (
-            dpjax.diagnostics.exact_objective(objective, params, examples),
-            dpjax.diagnostics.exact_gradient_norm(objective, params, examples),
-            dpjax.diagnostics.exact_min_eigenvalue(objective, params, examples),
-            *(exact(objective, params, *tested) for exact in of_labels),
-        )
-        return [float(value) for value in of_all]
-
-    if arguments.repeats:
-        rows = [measure(params) for params in solution.params]
-        # Accuracy is the last name, and stays None where nothing predicts.
-        return unknown | dict(zip(EXACT, map(list, zip(*rows, strict=True)), strict=False))
-    return unknown | dict(zip(EXACT, measure(solution.params), strict=False))
+    for name in EXACT if objective.predicts else EXACT[:-1]:
+        read, exact = (examples,), getattr(dpjax.diagnostics, name)
+        if name == "exact_accuracy":
+            read = tested
+        values = [float(exact(objective, params, *read)) for params in runs]
+        found[name] = values if arguments.repeats else values[0]
+    return found
 
 
 def _each(value: Any, show: Callable[[Any], str], summarize: Callable = np.mean) -> str:

@@ -61,15 +61,9 @@ def command(arguments: argparse.Namespace) -> int:
     data = problem.load(arguments)
     name, budget, size = problem.declared(arguments, data.size)
     settings = problem.grid(arguments.grid, name)
-    chosen = dpjax.tuning.plan(
-        problem.maker(arguments, data, name, size),
-        settings,
-        budget,
-        trials=arguments.trials,
-        cap=arguments.cap,
-        shape=arguments.shape,
-        score=_score(arguments, data),
-    )
+    make, score = problem.maker(arguments, data, name, size), _score(arguments, data)
+    how = {name: getattr(arguments, name) for name in ("trials", "cap", "shape")}
+    chosen = dpjax.tuning.plan(make, settings, budget, score=score, **how)
     # One setting stands for all in what follows: labels and parameters are the same for each.
     algorithm = chosen.algorithm()
     check_data(algorithm, data, starting_point(algorithm, None))
@@ -87,15 +81,10 @@ def command(arguments: argparse.Namespace) -> int:
         flush=True,
     )
     begin = time.perf_counter()
-    tuned = dpjax.tuning.run_plan(
-        chosen,
-        data,
-        # One of the two: a seed says that the result is for research.
-        key=dpjax.random_key() if arguments.seed is None else None,
-        seed=arguments.seed,
-        ledger=arguments.ledger,
-        part=arguments.part,
-    )
+    # One of the two: a seed says that the result is for research.
+    key = dpjax.random_key() if arguments.seed is None else None
+    booked = {name: getattr(arguments, name) for name in ("seed", "ledger", "part")}
+    tuned = dpjax.tuning.run_plan(chosen, data, key=key, **booked)
     chosen_words = ", ".join(f"{name} {value}" for name, value in tuned.settings.items())
     print(f"chosen: {chosen_words}")
     whose = "the noisy accuracy on the training records"
