@@ -125,7 +125,7 @@ def _write(arguments: argparse.Namespace) -> int:
 
 
 def _template(arguments: argparse.Namespace) -> int:
-    for option in ("check", "schema", "classes", "bounds", "intercept"):
+    for option in ("schema", "classes", "bounds", "intercept"):
         if getattr(arguments, option):
             raise ValueError(f"--{option} does not go with --template: leave it out.")
     text = dpjax.datasets.template(arguments.name, arguments.label)

@@ -17,9 +17,7 @@ guarantee covers all that is printed.
 dpjax evaluate model held-out.csv --schema schema.toml --epsilon 0.5
 dpjax evaluate model held-out.csv --schema schema.toml --epsilon 0.5 --ledger l --report e.html
 """
-_BOOKED: options.Options = {
-    flag: options.TRAINING[flag] for flag in ("--seed", "--ledger", "--part")
-}
+_BOOKED = {flag: options.TRAINING[flag] for flag in ("--seed", "--ledger", "--part")}
 _OPTIONS: options.Options = {
     "data": {
         "type": options.Operand,

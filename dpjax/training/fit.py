@@ -25,9 +25,9 @@ from dpjax.driver import Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
 from dpjax.objectives import Objective
 from dpjax.placement.processes import team
-from dpjax.training import evaluation
-from dpjax.training.evaluation import Evaluator, LossOfOutputs, check_closures, objective_of
-from dpjax.training.network import network
+from dpjax.results import Solution
+from dpjax.training.evaluation import Evaluator, LossOfOutputs, check_closures, named, objective_of
+from dpjax.training.network import Network, network
 from dpjax.training.table import example_shape, given, records_of, sizes_of
 from dpjax.training.trained import Trained
 
@@ -163,7 +163,7 @@ def fit(
     >>> int(trained.solution.steps), trained.predict(x).shape, trained.epsilon(1e-4) <= 3.0
     (16, (200,), True)
     """
-    loss, (data, mesh) = evaluation.named(loss), mesh_of(data)
+    loss, (data, mesh) = named(loss), mesh_of(data)
     data, records, examples = given(data, groups, max_records, unit_type, bounds, team(mesh).size)
     example = example_shape(records)
     sizes = sizes_of(examples, budget, data_size, batch_size, epochs, steps)
@@ -186,10 +186,14 @@ def fit(
     how |= {"watch": _watch(algorithm, evaluator, epoch, evaluate_every), "checkpoint": checkpoint}
     booked: Any = {"ledger": ledger, "label": label, "part": part}
     solution = run(algorithm, data if mesh is None else Sharded(data, mesh), **how, **booked)
-    # The last iterate is measured whether or not its step was due.
-    evaluator(int(solution.steps), solution.params)
     for remark in solution.remarks:
         warnings.warn(remark, RuntimeWarning, stacklevel=2)
+    return _trained(net, loss, evaluator, solution)
+
+
+def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) -> Trained:
+    # The last iterate is measured whether or not its step was due.
+    evaluator(int(solution.steps), solution.params)
     # So that code that loads the parameters can scale inputs as the network does.
     if net.bounds is not None:
         scale = Preprocessing((), pixels=net.bounds)

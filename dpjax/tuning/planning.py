@@ -9,17 +9,9 @@ from typing import Any, cast
 import jax
 
 from dpjax import _validate
-from dpjax.accounting import (
-    Event,
-    NumberOfTrials,
-    PrivacyBudget,
-    Release,
-    SearchRelease,
-    calibrate,
-    epsilon,
-)
+from dpjax.accounting import Event, NumberOfTrials, PrivacyBudget, Release, calibrate, epsilon
 from dpjax.accounting.best_of import default_cap
-from dpjax.accounting.search import accounting_key
+from dpjax.accounting.search import SearchRelease, accounting_key
 from dpjax.algorithms import Algorithm, with_accuracy
 from dpjax.algorithms.base import Declared
 from dpjax.display.cards import Card, HasCard, ceil
