@@ -188,7 +188,8 @@ def plan(
     # Calibration looked at one setting of each kind; here all of them are accounted.
     while True:
         algorithms = tuple(build(setting, training) for setting in every)
-        release = _release(algorithms, number, len(every), scored is not None)
+        trainings, public = [each.event.releases for each in algorithms], scored is not None
+        release = SearchRelease.of(trainings, number, settings=len(every), public_score=public)
         event = Event((release,), budget.relation)
         if epsilon(event, budget.delta, budget.relation) <= budget.epsilon:
             break
@@ -221,13 +222,6 @@ def _build(
     return algorithm
 
 
-def _release(
-    algorithms: Sequence[Algorithm], number: NumberOfTrials, settings: int, public: bool
-) -> SearchRelease:
-    trainings = [algorithm.event.releases for algorithm in algorithms]
-    return SearchRelease.of(trainings, number, settings=settings, public_score=public)
-
-
 def _training_budget(
     build: Callable[..., Algorithm],
     settings: tuple[dict[str, Any], ...],
@@ -242,16 +236,13 @@ def _training_budget(
         if guess < budget.delta:  # such a training is none; ball noise ends here
             break
         training = dataclasses.replace(budget, epsilon=guess)
-        algorithms = [build(setting, training) for setting in kinds]
+        trainings = [build(setting, training).event.releases for setting in kinds]
         if kinds is settings:
             # Those that differ in nothing but their noise are calibrated alike.
-            kinds = tuple(
-                {
-                    accounting_key(algorithm.event.releases, noise=False): setting
-                    for setting, algorithm in zip(settings, algorithms, strict=True)
-                }.values()
-            )
-        event = Event((_release(algorithms, number, len(settings), False),), budget.relation)
+            keys = [accounting_key(releases, noise=False) for releases in trainings]
+            kinds = tuple(dict(zip(keys, settings, strict=True)).values())
+        release = SearchRelease.of(trainings, number, settings=len(settings))
+        event = Event((release,), budget.relation)
         spent = epsilon(event, budget.delta, budget.relation)
         if spent <= budget.epsilon:
             least = guess
@@ -316,11 +307,16 @@ def expand(settings: Settings) -> tuple[dict[str, Any], ...]:
     ({'radius': 3, 'damping': 0.5}, {'radius': 12, 'damping': 0.5})
     """
     if isinstance(settings, Mapping):
-        grid = {name: _values(name, values) for name, values in settings.items()}
-        found = [
-            dict(zip(grid, combination, strict=True))
-            for combination in itertools.product(*grid.values())
-        ]
+        grid: list[list[Any]] = []
+        for name, values in settings.items():
+            if isinstance(values, str) or not hasattr(values, "__iter__"):
+                raise ValueError(
+                    f"settings of {name!r} must be a sequence of values, such as [0.3, 1], got "
+                    f"{values!r}."
+                )
+            # Values of an array become plain numbers, which factories check.
+            grid.append([value.item() if hasattr(value, "item") else value for value in values])
+        found = [dict(zip(settings, each, strict=True)) for each in itertools.product(*grid)]
     else:
         # Anything but a dictionary is left out here, and the count below reveals it.
         listed = list(settings) if hasattr(settings, "__iter__") else [settings]
@@ -338,15 +334,6 @@ def expand(settings: Settings) -> tuple[dict[str, Any], ...]:
             "search sees a few of them only."
         )
     return tuple(found)
-
-
-def _values(name: str, values: Any) -> list[Any]:
-    if isinstance(values, str) or not hasattr(values, "__iter__"):
-        raise ValueError(
-            f"settings of {name!r} must be a sequence of values, such as [0.3, 1], got {values!r}."
-        )
-    # Values of an array become plain numbers, which factories check.
-    return [value.item() if hasattr(value, "item") else value for value in values]
 
 
 def default_settings(grid: Mapping[str, Sequence[Any]], name: str) -> dict[str, list[Any]]:
