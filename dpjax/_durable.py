@@ -17,7 +17,10 @@ def write_all(descriptor: int, content: bytes) -> None:
     Raises:
       OSError: if the disk is full or fails; part of ``content`` may then be written.
     """
-    _write(descriptor, content)
+    rest = memoryview(content)
+    while rest:
+        # A write may take fewer bytes than it is given.
+        rest = rest[os.write(descriptor, rest) :]
     os.fsync(descriptor)
 
 
@@ -72,7 +75,7 @@ def replace_private(path: pathlib.Path, content: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     with replacing(path, PRIVATE_FILE, temporary) as file:
-        _write(file.fileno(), content)
+        file.write(content)
     sync_folder(path.parent)
 
 
@@ -87,10 +90,3 @@ def lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _write(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        # A write may take fewer bytes than it is given.
-        rest = rest[os.write(descriptor, rest) :]

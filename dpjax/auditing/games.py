@@ -238,10 +238,9 @@ def _answered(query: Query, pair: NeighbouringPair, params: Array, **public: Any
     return Game(Claim(query.event(1)), pair, run, 2**12, (query,))
 
 
-Train = Callable[..., Any]
-
-
-def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve) -> Game:
+def training(
+    algorithm: Algorithm, pair: NeighbouringPair, train: Callable[..., Any] = solve
+) -> Game:
     """Returns the attack on a full training, by an attacker who sees every noisy answer.
 
     ``train(algorithm, data, key=key)`` returns a ``Solution``, whose certificate is read; the claim
@@ -261,7 +260,8 @@ def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve)
     """
     _same_relation(algorithm.relation, pair)
     # A single pass reads by position, so that the null records must keep their places.
-    by_position = any(sampler.by_position for sampler in _samplers(algorithm))
+    samplers = filter(_is_sampler, jax.tree.leaves(algorithm, is_leaf=_is_sampler))
+    by_position = any(sampler.by_position for sampler in samplers)
     examples_of_pair = pair[:2] if by_position else canaries.without_nulls(pair)
 
     def run(key: Array, examples: PyTree) -> SegmentScores:
@@ -274,10 +274,6 @@ def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve)
 
 def _is_sampler(node: Any) -> bool:
     return isinstance(node, Sampler)
-
-
-def _samplers(algorithm: Algorithm) -> list[Sampler]:
-    return list(filter(_is_sampler, jax.tree.leaves(algorithm, is_leaf=_is_sampler)))
 
 
 def _with_known_orders(algorithm: Algorithm, key: Array) -> Algorithm:

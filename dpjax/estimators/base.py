@@ -155,12 +155,7 @@ class PrivateEstimator(BaseEstimator):
         return self._guarantee if fits == 1 else f"{self._guarantee}\n{_SEVERAL.format(fits=fits)}"
 
     def _rows(self, X: Any) -> np.ndarray:
-        """Returns features scaled as those of ``fit``.
-
-        Raises:
-          ValueError: for a value that is missing or no number, or other features than in ``fit``.
-          NotFittedError: before ``fit``.
-        """
+        """Returns features scaled as those of ``fit``."""
         check_is_fitted(self)
         x = arrays.features(X)
         self._note_features(X, x, reset=False)

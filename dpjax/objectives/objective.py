@@ -448,10 +448,10 @@ class Objective:
 
 
 def of_scores(
-    form: LinearLoss, constants: Constants | None, name: str, model: Model, regularization: float
+    form: Any, name: str, model: Model, regularization: float, defaults: Defaults | None = None
 ) -> Objective:
     """Returns the objective of a loss of scores plus ``regularization`` / 2 times |w|^2."""
     penalty = L2(regularization)
     # Without strength there is nothing to add or to differentiate.
-    regularizer = penalty if penalty.strength else None
-    return Objective(LossOfScores(form), regularizer, None, constants, name, model, linear=form)
+    regularizer, loss = penalty if penalty.strength else None, LossOfScores(form)
+    return Objective(loss, regularizer, None, form.constants, name, model, defaults, form)

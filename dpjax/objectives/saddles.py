@@ -149,11 +149,7 @@ def low_rank(rank: int) -> Objective:
     # gradient at most 1 where U is at most 1; the root of 2 is for both in one joint norm.
     defaults = Defaults(math.sqrt(2), math.sqrt(2 * rank), step_size=1 / 3, initial_gap=0.25)
     return Objective(
-        LowRankLoss(rank),
-        Quartic(rank),
-        name="low-rank",
-        model=Unlabelled(rank),
-        defaults=defaults,
+        LowRankLoss(rank), Quartic(rank), name="low-rank", model=Unlabelled(rank), defaults=defaults
     )
 
 
@@ -216,10 +212,7 @@ def two_layer(hidden: int = 4, regularization: float = 1e-2) -> Objective:
     """
     network = TwoLayer(_validate.positive_int("hidden", hidden))
     defaults = Defaults(2.0, math.sqrt(2 * hidden), step_size=1.0, initial_gap=math.log(2))
+    penalty = L2(regularization)
     return Objective(
-        TwoLayerLoss(network),
-        L2(regularization),
-        name="two-layer",
-        model=network,
-        defaults=defaults,
+        TwoLayerLoss(network), penalty, name="two-layer", model=network, defaults=defaults
     )
