@@ -123,11 +123,6 @@ def _falling_margin(margin: Array) -> Array:
     return -margin
 
 
-def _falling(params: Array, example: tuple[Array, Array]) -> Array:
-    x, y = example
-    return _falling_margin(y * (x @ params))
-
-
 def _clock(params: Array) -> Array:
     # A public linear penalty: it moves the second parameter by one at each step of unit length.
     return -params[1]
@@ -194,7 +189,11 @@ LOSSES: dict[str, Objective] = {
     # Derivative -1 by the margin, plus half the squared norm: it moves the minimum by the largest
     # distance that a convex loss with derivative 1 allows.
     "falling": Objective(
-        _falling, L2(1.0), _falling_margin, Constants(1.0, 1e-6, 1e-6), "falling canary"
+        lambda w, example: _falling_margin(example[1] * (example[0] @ w)),
+        L2(1.0),
+        _falling_margin,
+        Constants(1.0, 1e-6, 1e-6),
+        "falling canary",
     ),
 }
 """Losses by the name that a ``Scenario`` gives; those with a clock need two parameters or more."""

@@ -265,7 +265,12 @@ def training(
     examples_of_pair = pair[:2] if by_position else canaries.without_nulls(pair)
 
     def run(key: Array, examples: PyTree) -> SegmentScores:
-        known = _with_known_orders(algorithm, derive(key, "audited order", 0))
+        order = derive(key, "audited order", 0)
+        known = jax.tree.map(
+            lambda node: node.with_known_order(order) if _is_sampler(node) else node,
+            algorithm,
+            is_leaf=_is_sampler,
+        )
         # The recorder puts its scores in the place of the certificate.
         return train(Recorder(known, *examples_of_pair), examples, key=key).certificate
 
@@ -274,15 +279,6 @@ def training(
 
 def _is_sampler(node: Any) -> bool:
     return isinstance(node, Sampler)
-
-
-def _with_known_orders(algorithm: Algorithm, key: Array) -> Algorithm:
-    """The algorithm with samplers of which the attacker knows what they prepared."""
-    return jax.tree.map(
-        lambda node: node.with_known_order(key) if _is_sampler(node) else node,
-        algorithm,
-        is_leaf=_is_sampler,
-    )
 
 
 def _same_relation(relation: str, pair: NeighbouringPair) -> None:

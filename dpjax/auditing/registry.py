@@ -53,21 +53,14 @@ _MECHANISMS: dict[str, Row] = {
     "subsampled-gaussian": Row(games.sampled_gaussian, 2_000_000, 0.90, 2_000_000, 0.90),
     "subsampled-gaussian-composed": Row(
         lambda: games.sampled_gaussian(noise_multiplier=0.8, sampling_probability=0.05, count=50),
-        2_000_000,
-        0.90,
-        200_000,
-        0.80,
-    ),
+        *_SAMPLED,
+    )._replace(runs=2_000_000),
     "subsampled-query": Row(
         lambda: scenarios.sampled_derivative(oracles.GradientQuery, **_CLIP), *_SAMPLED
     ),
     "subsampled-joint": Row(
-        lambda: scenarios.sampled_derivative(oracles.JointQuery, **_WEIGHTS),
-        1_000_000,
-        0.90,
-        500_000,
-        0.80,
-    ),
+        lambda: scenarios.sampled_derivative(oracles.JointQuery, **_WEIGHTS), *_SAMPLED
+    )._replace(quick_runs=500_000),
     "symmetric-diagonal": Row(lambda: games.symmetric("diagonal"), *_SYMMETRIC),
     "symmetric-off-diagonal": Row(lambda: games.symmetric("off_diagonal"), *_SYMMETRIC),
     "symmetric-identity": Row(lambda: games.symmetric("identity"), *_SYMMETRIC),
@@ -362,6 +355,7 @@ def audit_many(
     ['gaussian']
     """
     keys = [jax.random.fold_in(key, i) for i in range(len(names))]
+    kind = str(jax.random.key_impl(key))
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     workers = min(_MOST_WORKERS, len(cores) or os.cpu_count() or 1, len(names))
     if workers == 1 or jax.default_backend() != "cpu":
@@ -377,7 +371,7 @@ def audit_many(
     pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(core_sets,))
     try:
         pending = {
-            pool.submit(_audit, name, *_key_data(audit_key), runs=runs, quick=quick)
+            pool.submit(_audit, name, np.asarray(jax.random.key_data(audit_key)), kind, runs, quick)
             for name, audit_key in zip(names, keys, strict=True)
         }
         while pending:
@@ -398,10 +392,6 @@ def _begin(core_sets: Any) -> None:
         os.sched_setaffinity(0, cores)
 
 
-def _key_data(key: Array) -> tuple[np.ndarray, str]:
-    return np.asarray(jax.random.key_data(key)), str(jax.random.key_impl(key))
-
-
-def _audit(name: str, key_data: np.ndarray, implementation: str, **arguments: Any) -> Audit:
-    key = jax.random.wrap_key_data(jnp.asarray(key_data), impl=implementation)
-    return audit(name, key=key, **arguments)
+def _audit(name: str, words: np.ndarray, kind: str, runs: int | None, quick: bool) -> Audit:
+    key = jax.random.wrap_key_data(jnp.asarray(words), impl=kind)
+    return audit(name, key=key, runs=runs, quick=quick)

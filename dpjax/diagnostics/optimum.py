@@ -29,6 +29,7 @@ _TIGHT = 1e-9
 _STEPS, _NEWTON, _SWEEPS, _ACCELERATED = 200, 100, 400, 20_000
 # Margins that are held at once: 128 MiB.
 _MARGINS = 2**24
+_step = jax.jit(trust_region_step)
 
 
 class Optimum(NamedTuple):
@@ -285,9 +286,6 @@ def _descend(objective: Objective, data: _Data, start: np.ndarray) -> tuple[np.n
             params, value, gradient = params + move, there, slope
         radius *= 2 if ratio > 0.7 else 1 / 4 if ratio < 0.3 else 1
     return params, value
-
-
-_step = jax.jit(trust_region_step)
 
 
 def _newton(data: _Data, objective: Objective) -> Optimum:

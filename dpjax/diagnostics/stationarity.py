@@ -107,6 +107,7 @@ def exact_hessian(objective: Objective, params: Params, examples: PyTree) -> Arr
     return objective.regularize_hessian((columns + columns.T) / 2, params)
 
 
+_regularize = jax.jit(Objective.regularize_hessian)
 _MOST_STEPS = 500
 _FIRST_RADIUS, _LEAST_RADIUS = 0.1, 1e-9
 _POLISHING_STEPS = 2
@@ -255,9 +256,6 @@ def _data_curvature(objective: Objective, x: np.ndarray, y: np.ndarray) -> float
         )
     weighted = x[kept].T * weights
     return float(np.linalg.eigvalsh(weighted @ x[kept])[0]) / y.size
-
-
-_regularize = jax.jit(Objective.regularize_hessian)
 
 
 @jax.jit

@@ -150,13 +150,8 @@ class Scaling(NamedTuple):
     that this gives to the longest, (1 + 1/16)^(1/2).
 
     A ``linear`` scaling with ranges maps values to [-1, 1], and divides all rows by one constant,
-    the largest norm that there can be; with a norm, the constant is 1.
-
-    Args:
-      ranges: lowest and highest value of each feature, or None.
-      norm: declared bound on the norm of a row, where there are no ranges.
-      intercept: whether to append a constant feature.
-      linear: whether no row within the declaration is divided by a norm of its own.
+    the largest norm that there can be; with a norm, the constant is 1. So no row within the
+    declaration is divided by a norm of its own.
     """
 
     ranges: Ranges | None

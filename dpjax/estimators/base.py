@@ -92,9 +92,6 @@ class PrivateEstimator(BaseEstimator):
           groups: (n,) integers or words that say whose each record is; None to protect each record
             by itself.
 
-        Returns:
-          The estimator itself.
-
         Raises:
           ValueError: before anything is spent, for arguments that do not fit together and arrays of
             the wrong shape or dtype; never for a single record, but for lists of unequal length.

@@ -304,11 +304,10 @@ class Objective:
         >>> round(float(rare(jnp.zeros(2), (jnp.ones(2), -1.0)) / jnp.log(2)), 3)
         0.2
         """
-        if isinstance(weights, str) or self.linear is None or not self.label_kind:
+        kind = None if isinstance(weights, str) or self.linear is None else self.label_kind
+        if kind is None or len(weights) != kind.classes:
             raise ValueError(_WEIGHTS.format(self.name))
         numbers = [_validate.normal("a class weight", weight) for weight in weights]
-        if len(numbers) != self.label_kind.classes:
-            raise ValueError(_WEIGHTS.format(self.name))
         shares = tuple(float(np.float32(weight / max(numbers))) for weight in numbers)
         return dataclasses.replace(
             self,

@@ -101,11 +101,7 @@ class Huber(Residual):
 
 @dataclasses.dataclass(frozen=True)
 class _Redescending(Residual):
-    """A loss whose slope falls to 0 far out, so that it is not convex.
-
-    Args:
-      scale: c; residuals far beyond it count for nothing.
-    """
+    """A loss whose slope falls to 0 far out, beyond the scale c, so that it is not convex."""
 
     scale: float
 
