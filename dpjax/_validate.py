@@ -182,7 +182,7 @@ def word(name: str, value: Any) -> str:
     return value
 
 
-def _number(name: str, value: Any, holds: Callable[[float], bool], what: str) -> float:
+def _number(name: str, value: Any, holds: Callable[[float], Any], what: str) -> float:
     # float() reads text too, and text that holds a number is a mistake further up.
     if isinstance(value, bool | str | bytes | bytearray) or value is None:
         raise ValueError(f"{name} must be a number, got {shown(value)}.")

@@ -86,7 +86,7 @@ _MECHANISMS: dict[str, Row] = {
 """
 
 # The powers of attacks on full runs that need other numbers of runs, or prove less, than most.
-_POWERS: dict[tuple[int, float, int, float], str] = {
+_POWERS: dict[tuple[Any, ...], str] = {
     (40_000, 0.80, 20_000, 0.75): "dp-tr dp-tr-certified dp-tr-person dp-subspace-tr noisy-newton",
     (200_000, 0.80, 40_000, 0.75): "dp-str dp-sgd",
     (1_000_000, 0.90, 40_000, 0.75): "dp-sgd-step dp-sgd-person",

@@ -12,14 +12,7 @@ import optax
 from jax.scipy.special import ndtr
 
 from dpjax._typing import Array, PyTree
-from dpjax.accounting import (
-    Event,
-    NumberOfTrials,
-    PrivacyBudget,
-    Release,
-    gaussian_multiplier,
-    gumbel_multiplier,
-)
+from dpjax.accounting import Event, PrivacyBudget, Release, gaussian_multiplier, gumbel_multiplier
 from dpjax.algorithms import ALL, Entry, Scenario, dp_gradient_descent, with_accuracy, with_count
 from dpjax.algorithms.histogram import histograms
 from dpjax.auditing import canaries, games
@@ -261,15 +254,8 @@ def search(accuracy: bool) -> Game:
     are better for the data set and many for its neighbour. A training is one step of one parameter,
     which the canary moves by the whole sensitivity.
     """
-    make = functools.partial(
-        dp_gradient_descent,
-        canaries.LOSSES["slope"],
-        data_size=_SIZE,
-        dimension=1,
-        steps=1,
-        clip_norm=1.0,
-        certify=None,
-    )
+    loss, one_step = canaries.LOSSES["slope"], {"steps": 1, "clip_norm": 1.0, "certify": None}
+    make = functools.partial(dp_gradient_descent, loss, data_size=_SIZE, dimension=1, **one_step)
     score = "accuracy" if accuracy else lambda params: params[0]
     budget = PrivacyBudget(2.6, DELTA, "zero_out")
     planned = plan(make, _SETTINGS, budget, trials=4.0, cap=12, score=score, score_share=0.5)
@@ -300,16 +286,12 @@ def _log_ratio(planned: SearchPlan, by: ScoreFunction | None, best: _trials.Best
         below, theirs = ndtr(place), ndtr(place - moved)
     else:
         below, theirs = (_rank(at, shift) for shift in (0.0, shift))
-    return ratio + jnp.log(_derivative(number, theirs) / _derivative(number, below))
+    # f(u) is the sum of P(K = k) u^k, so that f' has the coefficients k P(K = k).
+    coefficients = (number.probabilities * jnp.arange(1, number.cap + 1))[::-1]
+    return ratio + jnp.log(jnp.polyval(coefficients, theirs) / jnp.polyval(coefficients, below))
 
 
 def _rank(at: Array, shift: Array | float) -> Array:
     """Probability of ranking below ``at`` for a parameter at ``shift``, both over the noise."""
     turn, here = ndtr(_TURN - shift), ndtr(at - shift)
     return jnp.where(at < _TURN, 1 - turn + here, here - turn)
-
-
-def _derivative(number: NumberOfTrials, x: Array) -> Array:
-    # f(u) is the sum of P(K = k) u^k, so that f' has the coefficients k P(K = k).
-    coefficients = number.probabilities * jnp.arange(1, number.cap + 1)
-    return jnp.polyval(coefficients[::-1], x)

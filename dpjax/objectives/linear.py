@@ -267,11 +267,18 @@ def margin_derivatives(margin: Callable[[Array], Array]) -> tuple[np.ndarray, np
     True
     """
     # An even count keeps m = 0 off the grid, where the sigmoid's second derivative is 0.
-    with jax.enable_x64(True):
-        slopes = jax.grad(margin)
-        both = jax.jit(jax.vmap(lambda m: (slopes(m), jax.grad(slopes)(m))))
-        first, second = both(np.linspace(-30, 30, 60_000))
-        return np.asarray(first), np.asarray(second)
+    return _with_derivative(jax.grad(margin), np.linspace(-30, 30, 60_000))
+
+
+def _with_derivative(
+    function: Callable[[Array], Array], margins: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    # One program: operation by operation it takes a second.
+    both = jax.jit(jax.vmap(jax.value_and_grad(function)))
+    # It may be asked for while a training is traced, whose program this is no part of.
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+        values, slopes = both(margins)
+    return np.asarray(values), np.asarray(slopes)
 
 
 @functools.lru_cache(maxsize=64)
@@ -281,12 +288,7 @@ def concordance(margin: Callable[[Array], Array]) -> float | None:
     >>> round(concordance(lambda m: jnp.log1p(jnp.exp(-m))), 4)
     1.0
     """
-    curve = jax.grad(jax.grad(margin))
-    # One program: operation by operation it takes a second.
-    both = jax.jit(jax.vmap(lambda m: (curve(m), jax.grad(curve)(m))))
-    # It may be asked for while a training is traced, whose program this is no part of.
-    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-        second, third = map(np.asarray, both(np.linspace(-15, 15, 30_000)))
+    second, third = _with_derivative(jax.grad(jax.grad(margin)), np.linspace(-15, 15, 30_000))
     if (second <= 0).any():
         return None
     return float((np.abs(third) / second).max())

@@ -304,16 +304,16 @@ class Objective:
         >>> round(float(rare(jnp.zeros(2), (jnp.ones(2), -1.0)) / jnp.log(2)), 3)
         0.2
         """
-        kind = None if isinstance(weights, str) or self.linear is None else self.label_kind
-        if kind is None or len(weights) != kind.classes:
+        form, kind = self.linear, self.label_kind
+        if isinstance(weights, str) or form is None or not kind or len(weights) != kind.classes:
             raise ValueError(_WEIGHTS.format(self.name))
         numbers = [_validate.normal("a class weight", weight) for weight in weights]
         shares = tuple(float(np.float32(weight / max(numbers))) for weight in numbers)
         return dataclasses.replace(
             self,
-            loss=LossOfScores(form := Weighted(self.linear, shares)),
+            loss=LossOfScores(weighted := Weighted(form, shares)),
             margin=None,
-            linear=form,
+            linear=weighted,
             name=f"{self.name} with class weights {', '.join(f'{share:.4g}' for share in shares)}",
             # Without its margin the objective would not know that it predicts.
             model=LinearModel() if self.model is None else self.model,
