@@ -13,10 +13,7 @@ PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 def write_all(descriptor: int, content: bytes) -> None:
     """Writes all of ``content``, of which a disk that fails may hold a part, and syncs it."""
-    rest = memoryview(content)
-    while rest:
-        # A write may take fewer bytes than it is given.
-        rest = rest[os.write(descriptor, rest) :]
+    _write(descriptor, content)
     os.fsync(descriptor)
 
 
@@ -66,7 +63,7 @@ def replace_private(path: pathlib.Path, content: bytes) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.unlink(missing_ok=True)
     with replacing(path, PRIVATE_FILE, temporary) as file:
-        file.write(content)
+        _write(file.fileno(), content)
     sync_folder(path.parent)
 
 
@@ -81,3 +78,10 @@ def lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        # A write may take fewer bytes than it is given.
+        rest = rest[os.write(descriptor, rest) :]

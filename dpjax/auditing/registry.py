@@ -82,8 +82,7 @@ _MECHANISMS: dict[str, Row] = {
     "search": Row(lambda: scenarios.search(accuracy=False), 400_000, 0.85, 100_000, 0.80),
     "search-accuracy": Row(lambda: scenarios.search(accuracy=True), 400_000, 0.48, 100_000, 0.42),
 }
-"""Audits of mechanisms, queries and chains; those of algorithms are in their rows of the registry.
-"""
+"""Audits of mechanisms, queries and chains; those of algorithms are in their own rows."""
 
 # The powers of attacks on full runs that need other numbers of runs, or prove less, than most.
 _POWERS: dict[tuple[Any, ...], str] = {
