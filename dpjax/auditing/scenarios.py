@@ -64,9 +64,8 @@ def _ending_with(ending: Callable[..., Any], **share: float) -> tuple[Entry, Sce
     """DP-GD that spends most of its budget on a question at its end."""
 
     def factory(objective: Objective, budget: PrivacyBudget, **settings: Any) -> Any:
-        return ending(
-            functools.partial(dp_gradient_descent, objective, **settings), budget, **share
-        )
+        make = functools.partial(dp_gradient_descent, objective, **settings)
+        return ending(make, budget, **share)
 
     settings = {"steps": 10, "step_size": 1e-3, "clip_norm": 1e-3}
     scenario = Scenario(loss="slope", settings=settings, dimension=1)

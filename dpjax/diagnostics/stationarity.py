@@ -116,13 +116,7 @@ _FLAT = 1e-6
 
 
 class Point(NamedTuple):
-    """A stationary point of the exact objective.
-
-    Args:
-      params: (dimension,) float64.
-      value: the objective there.
-      min_eigenvalue: smallest eigenvalue of the Hessian there.
-    """
+    """A stationary point (p,) of the exact objective, its value, and the least curvature there."""
 
     params: np.ndarray
     value: float

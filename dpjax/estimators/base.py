@@ -223,14 +223,13 @@ class PrivateEstimator(BaseEstimator):
         if delta is None:
             delta = 1 / (10 * _validate.positive_int("data_size", size))
         budget = PrivacyBudget(self.epsilon, delta, self.relation)
-        factories = ALGORITHMS
-        solver = _validate.choice("solver", self.solver, factories)
+        solver = _validate.choice("solver", self.solver, ALGORITHMS)
         if self._inferred is not None:
             solver = {"population": "noisy-newton", "privacy": "dp-tr"}[self._inferred]
             # The default stands for either.
             if self.solver not in (solver, "dp-tr"):
                 raise ValueError(f"inference takes the solver {solver}: leave {self.solver} out.")
-        factory = factories[solver]
+        factory = ALGORITHMS[solver]
         takes = [name for name in inspect.signature(factory).parameters if name not in _SAID]
         options = {} if self.solver_options is None else self.solver_options
         if not isinstance(options, Mapping):

@@ -64,7 +64,7 @@ class Model(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Unlabelled:
+class Unlabelled(Model):
     """``columns`` weights for each feature, which predict no label.
 
     >>> Unlabelled(columns=2).parameters(5)
@@ -74,12 +74,11 @@ class Unlabelled:
     columns: int = 1
 
     def parameters(self, features: int) -> int:
-        """Returns the number of parameters for rows of so many ``features``."""
         return features * self.columns
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearModel:
+class LinearModel(Model):
     """One weight for each feature, whose inner product with a row is its score.
 
     >>> LinearModel().parameters(3)
@@ -87,7 +86,6 @@ class LinearModel:
     """
 
     def parameters(self, features: int) -> int:
-        """Returns the number of parameters for rows of so many ``features``."""
         return features
 
     def score(self, params: Array, x: Array) -> Array:
@@ -96,7 +94,7 @@ class LinearModel:
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearClassifier:
+class LinearClassifier(Model):
     """A row of weights for each of ``classes`` classes, whose inner product with x is its score.
 
     >>> LinearClassifier(3).decide(jnp.array([[0.0, 2.0, 1.0]])).tolist()
@@ -106,7 +104,6 @@ class LinearClassifier:
     classes: int
 
     def parameters(self, features: int) -> int:
-        """Returns the number of parameters for rows of so many ``features``."""
         return features * self.classes
 
     def score(self, params: Array, x: Array) -> Array:

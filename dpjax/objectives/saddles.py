@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array, Params
-from dpjax.objectives.objective import Defaults, Objective, Unlabelled
+from dpjax.objectives.objective import Defaults, Model, Objective, Unlabelled
 from dpjax.objectives.regularizers import L2, Quartic
 
 # Midway between the two largest eigenvalues of X'X/n of the data as ``datasets.load`` scales them,
@@ -154,7 +154,7 @@ def low_rank(rank: int) -> Objective:
 
 
 @dataclasses.dataclass(frozen=True)
-class TwoLayer:
+class TwoLayer(Model):
     """The network f(x) = sum of a_j tanh(<w_j, x>), its parameters all w_j, then all a_j, flat.
 
     >>> print(TwoLayer(2).score(jnp.array([1.0, 2.0, 1.0, -1.0]), jnp.zeros((3, 1))))
@@ -164,7 +164,6 @@ class TwoLayer:
     hidden: int
 
     def parameters(self, features: int) -> int:
-        """Returns the number of parameters for rows of so many ``features``."""
         return self.hidden * (features + 1)
 
     def score(self, params: Array, x: Array) -> Array:
