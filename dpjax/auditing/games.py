@@ -73,7 +73,6 @@ def play(
     key = as_key(key)
     count = runs // 2
     batch = min(game.batch, max(count, 1))
-
     run_batch = program(game)
     scores = []
     for side, data in enumerate((game.pair.without, game.pair.canary)):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,10 @@ from dpjax import _validate, objectives
 from dpjax.datasets.labels import declared_classes, encoded
 from dpjax.estimators import arrays
 from dpjax.estimators.base import PrivateEstimator
-from dpjax.objectives import Objective
+from dpjax.objectives import Objective, huber, tukey, welsch_residual
 from dpjax.results.prediction import probabilities
 
-_LOSSES: dict[str, Callable[..., Objective]] = {
-    "huber": objectives.huber,
-    "tukey": objectives.tukey,
-    "welsch": objectives.welsch_residual,
-}
+_LOSSES = {"huber": huber, "tukey": tukey, "welsch": welsch_residual}
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
