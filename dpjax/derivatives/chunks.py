@@ -62,8 +62,7 @@ class Chunk(NamedTuple):
 def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int = 4096) -> int:
     """Returns the rows of a chunk that holds ``numbers`` values: a power of two, or n below 128.
 
-    2^21 values are 8 MB in float32: smaller chunks stay on one core, larger
-    ones leave the cache.
+    2^21 values are 8 MB in float32: smaller chunks stay on one core, larger ones leave the cache.
     """
     # Never above CHUNK: the float64 sum of a chunk is charged for at most so many rows.
     fitting = max(1, min(most, CHUNK, numbers // max(numbers_per_row, 1)))

@@ -117,12 +117,11 @@ class Journal:
                 self.ledger.check(event)
             self._write(self.folder, carry)
         if self.ledger is not None:
-            digest = reached.manifest["config"]
             self.ledger.reserve(
                 run_id=reached.run_id,
                 event=event,
                 label=self.label,
-                config_hash=digest,
+                config_hash=reached.manifest["config"],
                 resumed=resumed,
             )
 
@@ -136,10 +135,8 @@ class Journal:
         """Writes the last step down; what follows is computed from it, again if need be."""
         self._carry = carry
         if self.folder is not None and int(carry.step) > self.reached.step:
-            what = (
-                "a checkpoint; the run goes on, and if it ends early, resumes from the one before"
-            )
-            with unless_unwritable(what):
+            went_on = "the run goes on, and if it ends early, resumes from the one before"
+            with unless_unwritable(f"a checkpoint; {went_on}"):
                 self._write(self.folder, carry)
 
     def complete(self) -> None:
