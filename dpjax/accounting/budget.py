@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import warnings
-from typing import get_args
+from typing import Any, get_args
 
 from dpjax import _validate
 from dpjax._typing import Relation
@@ -81,6 +81,14 @@ class PrivacyBudget:
         _validate.choice("relation", self.relation, RELATIONS)
         for remark in remarks(self.epsilon, self.delta):
             warnings.warn(remark, UserWarning, stacklevel=3)  # the line that declares it
+
+    @staticmethod
+    def check(budget: Any) -> None:
+        """Raises a ``ValueError`` for what is no budget."""
+        if not isinstance(budget, PrivacyBudget):
+            raise ValueError(
+                f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
+            )
 
     def _repr_html_(self) -> str:
         rows = (

@@ -1,10 +1,10 @@
 """``Event``: all releases of a training, and ``epsilon``, which accounts for them."""
 
+import collections
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from scipy import special
@@ -15,7 +15,7 @@ from dpjax._typing import Relation
 from dpjax.accounting import budget as _budget
 from dpjax.accounting import losses, pld
 from dpjax.accounting.noise_draws import charged_deltas, charged_epsilon
-from dpjax.accounting.release import Release
+from dpjax.accounting.release import PrivacyLoss, Release, mu_squared
 
 ACCOUNTANTS = ("pld", "rdp")
 """Accountants of ``epsilon``: privacy loss distributions, and Renyi DP."""
@@ -70,8 +70,7 @@ class Event:
                 "sampled releases, selections and ball noise have no mu-GDP description that is "
                 "exact; call epsilon(event, delta, relation)."
             )
-        # fsum rounds once, so that the order of the releases does not change mu.
-        return math.sqrt(math.fsum(r.count / r.noise_multiplier**2 for r in self.releases))
+        return math.sqrt(mu_squared(self.releases))
 
     @property
     def failure_probability(self) -> float:
@@ -93,11 +92,14 @@ class Event:
         drawn = (release for release in self.releases if release.noise_draws)
         return tuple((one.count * one.noise_draws, one.noise_multiplier) for one in drawn)
 
+    def each(self, change: Callable[[Release], Release]) -> "Event":
+        """Returns the event of what ``change`` makes of each release."""
+        return Event(tuple(map(change, self.releases)), self.relation)
+
     @property
     def with_exact_noise(self) -> "Event":
         """The same releases, nothing charged for how their noise is drawn."""
-        exact = (dataclasses.replace(release, noise_draws=0) for release in self.releases)
-        return Event(tuple(exact), self.relation)
+        return self.each(lambda release: dataclasses.replace(release, noise_draws=0))
 
     @property
     def dp_event(self) -> "dp_accounting.DpEvent":
@@ -196,10 +198,10 @@ def _exact_epsilon(event: Event, delta: float, accountant: str) -> float:
 
 
 def deltas(event: Event, epsilons: np.ndarray, scale: float = 1.0) -> np.ndarray:
-    """Returns an upper bound on the delta that ``event`` spends at each of ``epsilons``.
+    """Returns an upper bound on the delta that ``event`` spends at each of ``epsilons``, from 0 on.
 
-    For either order of the neighbours; exact for unsampled, exact Gaussians. Epsilons are at least
-    0; ``scale`` is the noise, relative to that of the event: audits ask how much there is.
+    For either order of the neighbours; exact for unsampled, exact Gaussians. ``scale`` is the
+    noise, relative to that of the event: audits ask how much there is.
     """
     # Tails are charged by the noise multiplier, which the scale changes too.
     scaled = [(n, scale * noise) for n, noise in event.noise_numbers]
@@ -245,18 +247,14 @@ def renyi(event: Event, order: float) -> float:
     return float(renyi_divergences(event.releases, event.relation, orders)[0])
 
 
-class _Piece(NamedTuple):
-    """``count`` releases whose losses have one distribution."""
-
-    kind: Callable
-    numbers: tuple[float, ...]
-    count: int
+_Piece = tuple[PrivacyLoss, int]
+"""A loss, and how many releases have it."""
 
 
 def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -> float:
-    """Returns the epsilon that ``releases`` spend together, from their privacy losses.
+    """Returns the epsilon that ``releases`` spend together, never below the true one.
 
-    It is never below the true one: the losses are rounded such that they dominate, rounding in the
+    Privacy losses are rounded such that they dominate, rounding in the
     transforms is charged to delta, and so is the overflow of the batches. Infinite where that
     charge leaves nothing of delta at any epsilon this noise could give; an error where it exceeds
     delta whatever the noise. Ball noise of total variation t is dominated by losses 0 and infinity,
@@ -365,22 +363,22 @@ def _constant_charge(releases: Sequence[Release]) -> float:
 
 
 def _pieces(releases: Sequence[Release], relation: Relation) -> list[_Piece]:
-    counts: dict[tuple, int] = {}
+    counts = collections.Counter[PrivacyLoss]()
     squares = 0.0
     for release in releases:
         if release.is_gaussian:
             squares += release.count / release.noise_multiplier**2
         elif loss := release.privacy_loss(relation):
-            counts[loss] = counts.get(loss, 0) + release.count
-    pieces = [_Piece(kind, numbers, count) for (kind, numbers), count in counts.items()]
+            counts[loss] += release.count
     # Unsampled, the pair N(0, 1), N(mu, 1) does not know which relation gave mu.
-    return pieces + ([_Piece(losses.gaussian, (math.sqrt(squares),), 1)] if squares else [])
+    gaussian = losses.gaussian, (math.sqrt(squares),)
+    return [*counts.items(), *([(gaussian, 1)] if squares else [])]
 
 
 def _gap(pieces: Sequence[_Piece]) -> float:
     """Distance of grid points: fine for one loss, and few enough of them."""
-    known = [losses.deviation_and_span(p.kind, *p.numbers) for p in pieces]
-    counts = [piece.count for piece in pieces]
+    known = [losses.deviation_and_span(kind, *numbers) for (kind, numbers), _ in pieces]
+    counts = [count for _, count in pieces]
     variance = math.fsum(c * d**2 for c, (d, _) in zip(counts, known, strict=True)) / sum(counts)
     fine = min(math.sqrt(variance) / _FINENESS, _COARSEST)
     gap = max(fine, max(span for _, span in known) / _LARGEST_ONE)
@@ -393,12 +391,12 @@ def _profiles(pieces: tuple[_Piece, ...], symmetric: bool) -> list[pld.Profile]:
     gap = _gap(pieces)
     while True:
         directions: list[list[pld.PrivacyLossDistribution]] = [[]] if symmetric else [[], []]
-        for kind, numbers, _ in pieces:
+        for (kind, numbers), _ in pieces:
             single = kind(*numbers, gap)
             both = (single,) * 2 if isinstance(single, pld.PrivacyLossDistribution) else single
             for direction, loss in zip(directions, both, strict=False):
                 direction.append(loss)
-        counts = [piece.count for piece in pieces]
+        counts = [count for _, count in pieces]
         width = max(sum(map(pld.width, direction, counts)) for direction in directions)
         if width <= _LARGEST:
             break

@@ -39,12 +39,9 @@ class BatchRelease(Release):
     is_subsampled: ClassVar[bool] = True
 
     def validate(self) -> None:
-        failure = _validate.non_negative("failure_probability", self.failure_probability)
-        object.__setattr__(self, "failure_probability", failure)
-        for field in ("max_batch_size", "data_size"):
-            object.__setattr__(self, field, _validate.positive_int(field, getattr(self, field)))
-        probability = _validate.open_unit("sampling_probability", self.sampling_probability)
-        object.__setattr__(self, "sampling_probability", probability)
+        self._check(_validate.non_negative, "failure_probability")
+        self._check(_validate.positive_int, "max_batch_size", "data_size")
+        self._check(_validate.open_unit, "sampling_probability")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,10 +63,7 @@ class PoissonRelease(BatchRelease):
 
     def validate(self) -> None:
         super().validate()
-        shift = _validate.non_negative("undrawn_shift", self.undrawn_shift)
-        if shift > 1:
-            raise ValueError(f"undrawn_shift must be from 0 to 1, got {self.undrawn_shift!r}.")
-        object.__setattr__(self, "undrawn_shift", shift)
+        self._check(_validate.closed_unit, "undrawn_shift")
 
     @property
     def ledger_objection(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -203,7 +197,7 @@ class SinglePassRelease(Release):
     ends_early: ClassVar[bool] = True
 
     def validate(self) -> None:
-        object.__setattr__(self, "data_size", _validate.positive_int("data_size", self.data_size))
+        self._check(_validate.positive_int, "data_size")
         if self.count != 1:
             raise ValueError(
                 "a single pass is one Gaussian mechanism for each record, count=1, however many "

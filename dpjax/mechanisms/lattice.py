@@ -37,12 +37,9 @@ TINY, _HUGE = 2.0**-126, 2.0**127
 
 
 class Scale(NamedTuple):
-    """A public standard deviation, mantissa 2^(exponent - 23), rounded up.
+    """A public standard deviation, mantissa 2^(exponent - 23), rounded up, and as it was given.
 
-    Args:
-      mantissa: int64, 24 bits.
-      exponent: int32.
-      given: the standard deviation as it was given, float32.
+    An int64 of 24 bits, an int32 and a float32.
     """
 
     mantissa: Array
@@ -102,16 +99,15 @@ def in_units(draws: Array, scale: Scale, fraction: int) -> Array:
 
 def split(value: Array | Expansion, exponent: Array) -> Split:
     """Returns ``value`` in grids, its digits below a unit rounded; ``exponent`` is the scale's."""
-    wide = value if isinstance(value, Expansion) else to_expansion(value)
+    first, *others = to_expansion(value).terms
     with jax.enable_x64(True):
-        total = _split(wide.terms[0], exponent)
-        for term in wide.terms[1:]:
+        total = _split(first, exponent)
+        for term in others:
             total = Split(*map(jnp.add, total, _split(term, exponent)))
         return total
 
 
 def _split(term: Array, exponent: Array) -> Split:
-    """Of one float: its mantissa, shifted."""
     info = jnp.finfo(term.dtype)
     # By bits, because float arithmetic may flush a subnormal number to 0.
     bits = lax.bitcast_convert_type(term, jnp.int64 if info.bits == 64 else jnp.int32)
@@ -152,10 +148,9 @@ def release(value: Array | Expansion, noise: Array, scale: Scale) -> Array:
     Noise is int64 units of the shape of ``value``, and the grid depends on its ``scale`` alone. The
     result is NaN where the standard deviation is no number.
     """
-    wide = value if isinstance(value, Expansion) else to_expansion(value)
-    leading = wide.leading
+    leading = to_expansion(value).leading
     with jax.enable_x64(True):
-        grids, rest = split(wide, scale.exponent)
+        grids, rest = split(value, scale.exponent)
         # Adding half a grid and dropping the rest rounds to the nearest grid point.
         total, _ = carried(grids, rest + noise + (1 << (_BELOW - 1)))
         power = lax.bitcast_convert_type((scale.exponent + 127) << 23, jnp.float32)
@@ -170,5 +165,4 @@ def release(value: Array | Expansion, noise: Array, scale: Scale) -> Array:
         result = jnp.where(within, as_float(total, GRID_BITS), added)
         result = jnp.where(scale.given == 0, leading, result)
         result = jnp.where(scale.given < _HUGE, result, jnp.asarray(jnp.nan, leading.dtype))
-        dtype = leading.dtype if isinstance(value, Expansion) else value.dtype
-        return lax.convert_element_type(result, dtype)
+        return lax.convert_element_type(result, value.dtype)

@@ -86,8 +86,7 @@ class Poisson(Sampler):
     @property
     def overflow(self) -> float:
         """Bound on P(a batch is full), for any number of records, and what 64 bits miss."""
-        declared = self.probability, self.max_batch_size, self.data_size
-        tail = max(skips.overflow_probability(*declared), skips.crowd_probability(*declared))
+        tail = skips.largest_overflow(self.probability, self.max_batch_size, self.data_size)
         return tail + skips.skip_error(self.table, self.max_batch_size)
 
     def log_mixture(self, drawn: Array, undrawn: Array) -> Array:

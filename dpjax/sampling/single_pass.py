@@ -137,11 +137,7 @@ class SinglePass(Sampler):
 
 @pytree_dataclass
 class KnownOrder(SinglePass):
-    """A single pass in an order that was drawn beforehand, which an audit's attacker knows.
-
-    Args:
-      order: int32 (n,), a uniformly random permutation.
-    """
+    """A single pass in an ``order``, int32 (n,), drawn before, which an audit's attacker knows."""
 
     order: Array = dataclasses.field(kw_only=True)
 

@@ -146,10 +146,7 @@ def sizes_of(
       ValueError: for a number out of range, both or neither of epochs and steps, an invalid
         budget, or a private n without a declared one.
     """
-    if not isinstance(budget, PrivacyBudget):
-        raise ValueError(
-            f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
-        )
+    PrivacyBudget.check(budget)
     if data_size is None and budget.relation == "add_or_remove_one":
         raise ValueError(
             "data_size is required under relation='add_or_remove_one', where the number of records "

@@ -113,12 +113,8 @@ class SearchPlan(HasCard):
 
     def _scale(self, releases: tuple[Release, ...]) -> float:
         """The factor on the noise at which these have the budget to themselves."""
-        return calibrate(
-            lambda scale: Event(
-                tuple(release.scaled(scale) for release in releases), self.budget.relation
-            ),
-            self.budget,
-        )
+        event = Event(releases, self.budget.relation)
+        return calibrate(lambda scale: event.each(lambda one: one.scaled(scale)), self.budget)
 
     def _card(self) -> Card:
         rows = (
@@ -183,10 +179,7 @@ def plan(
     >>> 0.999 < search.epsilon <= 1.0, round(search.noise_ratio, 1)
     (True, 1.5)
     """
-    if not isinstance(budget, PrivacyBudget):
-        raise ValueError(
-            f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
-        )
+    PrivacyBudget.check(budget)
     cap = default_cap(_validate.positive("trials", trials)) if cap is None else cap
     number = NumberOfTrials(trials, cap, shape)
     every = expand(settings)
