@@ -4,6 +4,7 @@ Every function takes ``mu``, one over the noise multiplier of the pair (for a se
 of its log-ratios), and ``gap``, the distance of the grid points.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -86,9 +87,6 @@ def anchored(
     def parts(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.log1p(-q) + small * (x - small / 2), np.log(q) + mu * (x - mu / 2)
 
-    def loss(x: np.ndarray) -> np.ndarray:
-        return _mixture_loss(q, mu, x, undrawn_shift)
-
     def point(losses: np.ndarray) -> np.ndarray:
         undrawn, drawn = parts(np.zeros(()))
         # Each part alone is below the loss, so the point is left of both of theirs; from the right
@@ -108,6 +106,7 @@ def anchored(
         return x
 
     upper = [(1 - q, small), (q, mu)]
+    loss = functools.partial(_mixture_loss, q, mu, shift=undrawn_shift)
     intervals = discretize(loss, point, upper, [(1.0, 0.0)], mu, gap)
     return connect_dots(intervals, gap), connect_dots(intervals.flipped(), gap)
 
@@ -149,13 +148,9 @@ def subset_swap(fraction: float, mu: float, gap: float) -> PrivacyLossDistributi
     """
     # Losses above 0; those below mirror them, with the two distributions exchanged.
     half = _removal(fraction, mu, gap, positive=True)
-    both = IntervalMasses(
-        -len(half.upper),
-        np.concatenate([half.lower[::-1], half.upper]),
-        np.concatenate([half.upper[::-1], half.lower]),
-        half.above[::-1],
-        half.above,
-    )
+    other = half.flipped()
+    upper, lower = np.append(other.upper, half.upper), np.append(other.lower, half.lower)
+    both = IntervalMasses(other.low, upper, lower, other.below, half.above)
     # The symmetric profile has a kink at a = 1: the remaining mass is an atom at loss 0.
     atom = 1 - both.upper.sum() - both.below[0] - both.above[0]
     return connect_dots(both, gap, atom=max(atom, 0.0))
@@ -234,9 +229,7 @@ def _removal(q: float, mu: float, gap: float, positive: bool = False) -> Interva
             )
         return (inside - np.log(q)) / mu + mu / 2
 
-    def loss(x: np.ndarray) -> np.ndarray:
-        return _mixture_loss(q, mu, x)
-
+    loss = functools.partial(_mixture_loss, q, mu)
     return discretize(loss, point, [(1 - q, 0.0), (q, mu)], [(1.0, 0.0)], mu, gap, positive)
 
 

@@ -92,6 +92,8 @@ class Release:
     """Whether records are sampled, so that subsampling amplifies privacy."""
     ledger_objection: ClassVar[str | None] = None
     """Why no ledger can book it; None where one can."""
+    refused: ClassVar[dict[str, str]] = {}
+    """Relations that a kind has no accounting under, and why."""
     ends_early: ClassVar[bool] = False
     """Whether a run ends when its records are used up."""
     fields_determine_loss: ClassVar[bool] = True
@@ -173,6 +175,8 @@ class Release:
 
     def check_relation(self, relation: Relation) -> None:
         """Raises where this kind has no accounting under a relation, saying which it has."""
+        if relation in self.refused:
+            raise ValueError(self.refused[relation])
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss | None:
         """Returns the privacy loss distribution of one release; None if it ``is_lossless``."""

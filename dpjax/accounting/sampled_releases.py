@@ -128,14 +128,12 @@ class PoissonRelease(BatchRelease):
 class Subsets:
     """Releases on uniformly random subsets, whose accounting is for ``replace_one`` alone."""
 
-    def check_relation(self, relation: Relation) -> None:
-        """Raises a ``ValueError`` for another relation."""
-        if relation != "replace_one":
-            raise ValueError(
-                "sampling without replacement has an accounting under relation='replace_one' only "
-                f"(under {relation!r} removing a record lets another one enter the batch); use "
-                "Poisson batches, or declare replace_one."
-            )
+    refused: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("zero_out", "add_or_remove_one"),
+        "sampling without replacement has an accounting under relation='replace_one' only (else "
+        "removing a record lets another one enter the batch); use Poisson batches, or declare "
+        "replace_one.",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -195,6 +193,11 @@ class SinglePassRelease(Release):
     sampling: ClassVar[str] = "single_pass"
     fields_determine_loss: ClassVar[bool] = True
     ends_early: ClassVar[bool] = True
+    refused: ClassVar[dict[str, str]] = {
+        "add_or_remove_one": "a single pass reads each record at most once, in one random order: "
+        "under relation='add_or_remove_one' removing a record shifts later ones into other "
+        "batches, which has no accounting. Declare zero_out or replace_one, with public n."
+    }
 
     def validate(self) -> None:
         self._check(_validate.positive_int, "data_size")
@@ -219,14 +222,6 @@ class SinglePassRelease(Release):
     def parts(self) -> Sequence["SinglePassRelease"]:
         """Returns the releases on disjoint sets of records; the pass itself if there is one set."""
         return self.disjoint_parts or (self,)
-
-    def check_relation(self, relation: Relation) -> None:
-        if relation == "add_or_remove_one":
-            raise ValueError(
-                "a single pass over records in order has no accounting under "
-                "relation='add_or_remove_one': removing a record shifts later ones into other "
-                "batches. Declare zero_out or replace_one, for which n is public."
-            )
 
     def scaled(self, factor: float) -> "SinglePassRelease":
         # The parts change too, or the pass would claim more noise than they have.

@@ -250,14 +250,10 @@ def _uncapped_mean(number: NumberOfTrials) -> float:
 
 @functools.lru_cache(maxsize=512)
 def _best(search: SearchRelease, relation: Relation) -> BestOf:
-    return BestOf.of(search.number, functools.partial(_one_training, search, relation))
+    # The charge for drawing the noise is made once, for the whole search.
+    trainings = [events.Event(each, relation).with_exact_noise for each in search.trainings]
 
+    def largest(epsilons: np.ndarray) -> np.ndarray:
+        return np.max([events.deltas(each, epsilons) for each in trainings], axis=0)
 
-def _one_training(search: SearchRelease, relation: Relation, epsilons: np.ndarray) -> np.ndarray:
-    """The largest profile of a training, at epsilons of at least 0."""
-    profiles = [
-        # The charge for drawing the noise is made once, for the whole search.
-        events.deltas(events.Event(releases, relation).with_exact_noise, epsilons)
-        for releases in search.trainings
-    ]
-    return np.max(profiles, axis=0)
+    return BestOf.of(search.number, largest)

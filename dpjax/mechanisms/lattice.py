@@ -47,13 +47,6 @@ class Scale(NamedTuple):
     given: Array
 
 
-class Split(NamedTuple):
-    """A value as grids + rest 2^-44, in grids; int64."""
-
-    grids: Array
-    rest: Array
-
-
 def in_float32(stddev: Array | float) -> Any:
     """Returns |stddev| in float32, which is 0 for 0 alone, as 0 adds no noise.
 
@@ -97,17 +90,21 @@ def in_units(draws: Array, scale: Scale, fraction: int) -> Array:
         return ((scale.mantissa * high) << (_LOW - shift)) + below
 
 
-def split(value: Array | Expansion, exponent: Array) -> Split:
-    """Returns ``value`` in grids, its digits below a unit rounded; ``exponent`` is the scale's."""
+def split(value: Array | Expansion, exponent: Array) -> tuple[Array, Array]:
+    """Returns ``value`` as grids + rest 2^-44, in grids, its digits below a unit rounded; int64.
+
+    The ``exponent`` is the scale's.
+    """
     first, *others = to_expansion(value).terms
     with jax.enable_x64(True):
-        total = _split(first, exponent)
+        grids, rest = _split(first, exponent)
         for term in others:
-            total = Split(*map(jnp.add, total, _split(term, exponent)))
-        return total
+            more = _split(term, exponent)
+            grids, rest = grids + more[0], rest + more[1]
+        return grids, rest
 
 
-def _split(term: Array, exponent: Array) -> Split:
+def _split(term: Array, exponent: Array) -> tuple[Array, Array]:
     info = jnp.finfo(term.dtype)
     # By bits, because float arithmetic may flush a subnormal number to 0.
     bits = lax.bitcast_convert_type(term, jnp.int64 if info.bits == 64 else jnp.int32)
@@ -130,13 +127,13 @@ def _split(term: Array, exponent: Array) -> Split:
     rounded = ((mantissa >> jnp.maximum(deep - 1, 0)) + 1) >> 1
     # Too large for the integers; ``release`` adds such values in floats instead.
     whole = jnp.where(shift > largest, jnp.sign(mantissa) << _MOST, whole << left)
-    return Split(jnp.where(deep > 0, 0, whole), jnp.where(deep > 0, rounded, rest))
+    return jnp.where(deep > 0, 0, whole), jnp.where(deep > 0, rounded, rest)
 
 
-def carried(grids: Array, rest: Array) -> Split:
+def carried(grids: Array, rest: Array) -> tuple[Array, Array]:
     """Returns the same number with its rest from 0 to 2^44, so that two can be compared."""
     with jax.enable_x64(True):
-        return Split(grids + (rest >> _BELOW), rest & ((1 << _BELOW) - 1))
+        return grids + (rest >> _BELOW), rest & ((1 << _BELOW) - 1)
 
 
 def release(value: Array | Expansion, noise: Array, scale: Scale) -> Array:

@@ -10,8 +10,7 @@ import numpy as np
 
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
-from dpjax.sampling.poisson_batches import Poisson
-from dpjax.sampling.samplers import FullBatch, WithoutReplacement
+from dpjax.sampling.samplers import FullBatch, Poisson, WithoutReplacement
 from dpjax.sampling.single_pass import SinglePass
 from dpjax.sampling.skips import largest_overflow, skip_error
 

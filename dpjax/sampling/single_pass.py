@@ -87,14 +87,8 @@ class SinglePass(Sampler):
         return self.last - self.first
 
     def sum_scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
-        if relation == "add_or_remove_one":
-            raise ValueError(
-                "a single pass reads each record at most once, in one random order: under "
-                "relation='add_or_remove_one' removing a record shifts later ones into other "
-                "batches, which has no accounting. Declare zero_out or replace_one, with public n."
-            )
         # A record is in one batch at most, and may be replaced there: so both norms count at once.
-        return records_moved(relation) * (record_norm * (1 + rounding_error))
+        return records_moved(relation) * super().sum_scale(record_norm, relation, rounding_error)
 
     def prepare(self, key: Array, records: PyTree) -> ShuffledRecords:
         return ordered(key, records)
@@ -130,9 +124,6 @@ class SinglePass(Sampler):
         # A masked place reads record order[0], whose part the mask then makes 0.
         indices = records.order[jnp.where(mask, places, 0)]
         return take(records.rows, indices), mask
-
-    def _drawn(self) -> dict[str, Any]:
-        return {"data_size": self.data_size}
 
 
 @pytree_dataclass
