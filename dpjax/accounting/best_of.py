@@ -61,8 +61,7 @@ class NumberOfTrials:
     The probability of k is in proportion to r^k Gamma(k + shape) / k!, a truncated negative
     binomial: ``shape=1`` is the geometric distribution, 0 the logarithmic one. In proportion to
     r^k / k! it is Poisson's (``shape=math.inf``). The number r is the one of the declared mean. K
-    is never 0, and never above the cap: what is accounted is this distribution, not the one without
-    a cap.
+    is never 0, and never above the cap: what is accounted is this distribution, with its cap.
 
     Args:
       mean: expected number of trainings, above 1; ``expected`` is the one of what is drawn.

@@ -22,8 +22,7 @@ def records_moved(relation: Relation) -> int:
         ``"add_or_remove_one"`` (n is private) or ``"replace_one"`` (one record becomes another).
 
     Returns:
-      2 for ``"replace_one"``, else 1: the l2 sensitivity of a sum of contributions of norm at most
-      C is this many times C.
+      2 for ``"replace_one"``, else 1: the l2 sensitivity of sums of parts of norm at most 1.
 
     Raises:
       ValueError: if the relation is not one of the three.

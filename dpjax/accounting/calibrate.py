@@ -131,8 +131,7 @@ def gaussian_multiplier(
       noise_draws: numbers in each release, by default up to 2^24; see ``Release``.
 
     Returns:
-      Standard deviation over sensitivity; with a sampler that draws, over the bound on one record's
-      contribution (see ``Release``).
+      Standard deviation over sensitivity; with a sampler that draws, over C, see ``Release``.
 
     Raises:
       ValueError: as ``calibrate``, or if the sampler has no accounting for the budget's relation.

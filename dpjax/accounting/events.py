@@ -37,8 +37,7 @@ class Event:
       releases: at least one ``Release``.
       relation: the neighbouring relation whose sensitivities the multipliers refer to.
 
-    Privacy: accounting only; nothing is released here. An event answers for its own relation and
-    raises for another one.
+    Privacy: accounting only; nothing is released. An event answers for its own relation alone.
 
     >>> event = Event((Release("gradient", 16, noise_multiplier=20.0),), "zero_out")
     >>> event.gaussian_mu
@@ -131,10 +130,7 @@ def compose(events: Iterable[Event]) -> Event:
     events = list(events)
     relations = {event.relation for event in events}
     if len(relations) != 1:
-        raise ValueError(
-            "events built for different relations, and none at all, cannot be composed: "
-            f"{sorted(relations)}."
-        )
+        raise ValueError(f"events of one relation alone compose, got {sorted(relations)}.")
     return Event(tuple(r for event in events for r in event.releases), events[0].relation)
 
 
@@ -147,14 +143,12 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
       relation: must be the one the event was built for.
       accountant: ``"pld"`` (the closed form of Gaussian differential privacy while nothing is
         sampled or selected, exact; else privacy loss distributions, rounded up) or ``"rdp"``
-        (Renyi, looser, from ``dp_accounting``; none is known for Poisson batches under
-        ``replace_one``).
+        (Renyi, looser, from ``dp_accounting``; none for Poisson batches under ``replace_one``).
 
     Returns:
       An epsilon, never below the true one. Ball noise alone has 0 or, below its delta, infinity;
       beside others its delta is taken off theirs. Batches that may exceed their largest size charge
-      delta with (1 + e^epsilon) times the probability that any does; infinite where that is all of
-      delta.
+      delta with (1 + e^epsilon) times the probability that any does, infinite where that is all.
 
     Raises:
       ValueError: for another relation than the event's, a delta out of range or below the charge at
@@ -229,9 +223,8 @@ def renyi(event: Event, order: float) -> float:
       order: finite, above 1.
 
     Returns:
-      order * mu^2 / 2 for unsampled Gaussians, the sum over releases for others. That batches
-      and selections may fail is no part of it: charge delta with (1 + e^epsilon) times
-      ``event.failure_probability``.
+      order * mu^2 / 2 for unsampled Gaussians, the sum over releases for others. That batches and
+      selections may fail is no part of it, see ``Event.failure_probability``.
 
     Raises:
       ValueError: for an order out of range, for Poisson batches under ``replace_one`` (no bound is
@@ -272,7 +265,7 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
         return 0.0 if not pieces and certain + failed <= delta else math.inf
     profiles = _profiles(tuple(pieces), relation == "replace_one")
     composed = sum(release.count for release in releases if release.privacy_loss(relation))
-    extra = _ROUNDING * composed + _constant_charge(releases) + certain
+    extra = _ROUNDING * composed + math.fsum(r.constant_charge for r in releases) + certain
 
     def find(allowed: float) -> float:
         return max(profile.epsilon(allowed) for profile in profiles)
@@ -292,7 +285,8 @@ def pld_deltas(
     if lossy:
         profiles = _profiles(tuple(_pieces(lossy, relation)), relation == "replace_one")
         delta = delta + np.max([profile.delta(epsilons) for profile in profiles], axis=0)
-        delta = delta + _ROUNDING * sum(r.count for r in lossy) + _constant_charge(lossy)
+        delta = delta + _ROUNDING * sum(r.count for r in lossy)
+        delta = delta + math.fsum(r.constant_charge for r in lossy)
     failed = math.fsum(release.growing_charge for release in releases)
     return np.minimum(delta + (1 + np.exp(epsilons)) * failed, 1.0)
 
@@ -304,7 +298,7 @@ def rdp_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
     def find(allowed: float) -> float:
         return float(dp_accounting.rdp.compute_epsilon(ORDERS, divergences.tolist(), allowed)[0])
 
-    return _with_failures(find, releases, delta, _constant_charge(releases))
+    return _with_failures(find, releases, delta, math.fsum(r.constant_charge for r in releases))
 
 
 def renyi_divergences(
@@ -325,7 +319,7 @@ def renyi_divergences(
 
 
 def _with_failures(
-    find: Callable[[float], float], releases: Sequence[Release], delta: float, extra: float = 0.0
+    find: Callable[[float], float], releases: Sequence[Release], delta: float, extra: float
 ) -> float:
     """The smallest e with delta(e) + slack + (1 + exp(e)) sum of failures <= delta."""
     overflow = math.fsum(release.growing_charge for release in releases)
@@ -356,10 +350,6 @@ def _compose(certain: Iterable[float]) -> float:
         return 1.0
     # Composed like releases of one kind, and rounded up: every part errs on that side already.
     return -math.expm1(math.fsum(math.log1p(-delta) for delta in deltas)) if deltas else 0.0
-
-
-def _constant_charge(releases: Sequence[Release]) -> float:
-    return math.fsum(release.constant_charge for release in releases)
 
 
 def _pieces(releases: Sequence[Release], relation: Relation) -> list[_Piece]:

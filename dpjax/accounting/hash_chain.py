@@ -25,9 +25,9 @@ class LedgerError(ValueError):
 
 
 class HashChain(NamedTuple):
-    """The checked content of a ledger file: complete lines, the hashes of the last and of each.
+    """The checked content of a ledger file: its lines and their hashes, ``size`` bytes in all.
 
-    They have ``size`` bytes, and a ``torn`` file has an incomplete line after them.
+    The ``head`` is the last hash; in a ``torn`` file an incomplete line follows.
     """
 
     lines: tuple[dict[str, Any], ...]
@@ -84,8 +84,7 @@ class HashChainFile:
     the threads that share this object. A forked process would share the file lock, which would
     then exclude neither of the two: it does not inherit the file.
 
-    ``first`` is the content of the first line of a new file; None opens one that exists. A file
-    that is damaged, or open somewhere else for writing, raises a ``LedgerError``.
+    ``first`` is the content of the first line of a new file; None opens one that exists.
     """
 
     def __init__(self, path: str | os.PathLike, first: dict[str, Any] | None = None):
@@ -184,22 +183,19 @@ class HashChainFile:
         with self._lock:
             self._let_go()
 
-    def disown(self) -> None:
-        """Closes the file in a forked process; the parent keeps the lock."""
-        self._let_go()
-        # Another thread may have held it, and there is no such thread here.
-        self._lock = threading.Lock()
-
 
 _OPEN: "weakref.WeakSet[HashChainFile]" = weakref.WeakSet()
 
 
-def _disown_all() -> None:
+def _disown() -> None:
+    """Closes all files in a forked process; the parent keeps their locks."""
     for file in tuple(_OPEN):
-        file.disown()
+        file._let_go()
+        # Another thread may have held it, and there is no such thread here.
+        file._lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_disown_all)
+os.register_at_fork(after_in_child=_disown)
 
 
 def _unseal(raw: bytes, previous: str) -> dict[str, Any] | None:

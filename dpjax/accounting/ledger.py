@@ -322,8 +322,7 @@ class Ledger(HasCard):
 
         Raises:
           ValueError: as ``check``; for several events, a parent not here, or a run id in use.
-          LedgerError: if the ledger is closed, was opened to read, or was opened by the process
-            from which this one was forked.
+          LedgerError: if the ledger is closed, opened to read, or opened before a fork.
           OSError: if it cannot be written. Then nothing may be released.
         """
         if not isinstance(event, Event):

@@ -185,15 +185,19 @@ def selection(pure_epsilon: float, gap: float) -> PrivacyLossDistribution:
 def deviation_and_span(kind: Callable, *numbers: float) -> tuple[float, float]:
     """Returns the standard deviation of a loss and the width of its range.
 
-    ``kind`` is a function above, or one like them of a release from outside; ``numbers`` are its
-    arguments without the gap.
+    ``kind`` is a function above, or one like them from outside; ``numbers`` lack the gap alone.
     """
     # In the absence of the record; in its presence the deviation is larger.
     if kind is selection:
         # The deviation of a uniform loss on [-r, r], which is close enough to choose a grid.
         return numbers[0] / float(np.sqrt(3)), 2 * numbers[0]
     if kind not in (gaussian, poisson, anchored, poisson_swap, subset_swap):
-        return _measured(kind, *numbers)
+        single = kind(*numbers, _COARSE)
+        single = single if isinstance(single, PrivacyLossDistribution) else single[0]
+        losses = single.gap * (single.low + np.arange(len(single.pmf)))
+        weight = single.pmf / single.pmf.sum()
+        deviation = float(np.sqrt(weight @ (losses - weight @ losses) ** 2))
+        return deviation, single.gap * len(single.pmf)
     q, mu, shift = (1.0, *numbers, 0.0) if kind is gaussian else (*numbers, 0.0)[:3]
     x = np.linspace(-REACH, REACH, 2001)
     weight = np.exp(-(x**2) / 2)
@@ -206,16 +210,6 @@ def deviation_and_span(kind: Callable, *numbers: float) -> tuple[float, float]:
     )
     mean = weight @ loss
     return float(np.sqrt(weight @ (loss - mean) ** 2)), float(last - first)
-
-
-def _measured(kind: Callable, *numbers: float) -> tuple[float, float]:
-    """The deviation and the span of a loss of any kind, on a coarse grid."""
-    found = kind(*numbers, _COARSE)
-    loss = found if isinstance(found, PrivacyLossDistribution) else found[0]
-    losses = loss.gap * (loss.low + np.arange(len(loss.pmf)))
-    weight = loss.pmf / loss.pmf.sum()
-    deviation = float(np.sqrt(weight @ (losses - weight @ losses) ** 2))
-    return deviation, loss.gap * len(loss.pmf)
 
 
 def _removal(q: float, mu: float, gap: float, positive: bool = False) -> IntervalMasses:

@@ -30,8 +30,7 @@ class SelectionRelease(Release):
     """The index of the largest score plus Gumbel noise: the exponential mechanism.
 
     Args:
-      failure_probability: bound on the total variation between a selection in floating point and
-        one in real numbers.
+      failure_probability: bound on the total variation from a selection in real numbers.
       **others: as ``Release``; the multiplier is the standard deviation of the noise over the
         sensitivity of every score.
 
@@ -79,8 +78,7 @@ class SelectionRelease(Release):
         return losses.selection, (self.pure_epsilon,)
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        """Returns the bound of Cesar and Rogers (2021) for log-ratios of this range."""
-        # The smaller of two bounds at order a: a r^2 / 8 (zCDP), and r, the pure epsilon.
+        """Returns the smaller bound at order a: a r^2 / 8 (Cesar and Rogers 2021) or pure r."""
         return np.minimum(orders * self.pure_epsilon / 8, 1.0) * self.pure_epsilon
 
     @property

@@ -1,8 +1,7 @@
 """Discretised privacy loss distributions, their composition by FFT, and their privacy profile.
 
 A loss that is monotone along a line is discretised by "connect the dots": the mass between two grid
-points is divided between them so that both distributions keep their totals. The result dominates
-the true pair.
+points is divided so that both distributions keep their totals. The result dominates the true pair.
 
 Reference: Doroshenko et al., "Connect the dots: tighter discrete approximations of privacy loss
 distributions" (2022).

@@ -50,8 +50,7 @@ class PoissonRelease(BatchRelease):
 
     Args:
       undrawn_shift: from 0 to 1, how far a record that is not drawn moves the release, over the
-        bound on one that is: where each release also holds an exact part of all records, such as
-        the gradient at an anchor.
+        bound on one that is: where a release also holds an exact part of all, as at an anchor.
       **others: as ``Release``, and ``sampling_probability``, ``max_batch_size``, ``data_size``,
         ``failure_probability`` of the draw.
     """
@@ -71,8 +70,7 @@ class PoissonRelease(BatchRelease):
             return None
         return (
             "this run combines its batches with an exact (un-noised) term over all records, for "
-            "which a ledger has no additive bound. Add noise to that term, or run it without a "
-            "ledger."
+            "which a ledger has no additive bound. Add noise to it, or run without a ledger."
         )
 
     def check_relation(self, relation: Relation) -> None:
@@ -80,8 +78,7 @@ class PoissonRelease(BatchRelease):
             raise ValueError(
                 "batches combined with an exact (un-noised) term over all records have no proven "
                 "accounting under relation='replace_one': the natural dominating pair is not the "
-                "worst case. Declare 'zero_out' or 'add_or_remove_one', or add noise to that "
-                "term."
+                "worst case. Declare 'zero_out' or 'add_or_remove_one', or add noise to it."
             )
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss:
@@ -130,9 +127,8 @@ class Subsets:
 
     refused: ClassVar[dict[str, str]] = dict.fromkeys(
         ("zero_out", "add_or_remove_one"),
-        "sampling without replacement has an accounting under relation='replace_one' only (else "
-        "removing a record lets another one enter the batch); use Poisson batches, or declare "
-        "replace_one.",
+        "sampling without replacement has an accounting under relation='replace_one' only: else "
+        "a record that leaves lets another one in. Use Poisson batches, or declare replace_one.",
     )
 
 
@@ -215,8 +211,7 @@ class SinglePassRelease(Release):
                 )
             if part.sampling != self.sampling or part.data_size != self.data_size:
                 raise ValueError(
-                    f"the part {part.name!r} must be a single pass over the same {self.data_size} "
-                    "records."
+                    f"the part {part.name!r} must be a pass over the same {self.data_size} records."
                 )
 
     def parts(self) -> Sequence["SinglePassRelease"]:
@@ -254,14 +249,13 @@ def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
     """
     if not parts:
         raise ValueError("parallel needs at least one release.")
-    passes: list[SinglePassRelease] = []
     for part in parts:
         if not isinstance(part, SinglePassRelease):
             raise ValueError(
                 f"parallel needs single passes, and the part {part.name!r} is not one: only a "
                 "single pass reads disjoint records."
             )
-        passes.append(part)
+    passes = tuple(part for part in parts if isinstance(part, SinglePassRelease))
     largest_loss = min(passes, key=lambda part: part.noise_multiplier)
     return dataclasses.replace(
         largest_loss,
@@ -269,15 +263,14 @@ def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
         components=tuple(component for part in parts for component in part.components),
         # Every part draws noise, although a record pays for the loss of one part only.
         noise_draws=sum(part.count * part.noise_draws for part in passes),
-        disjoint_parts=tuple(passes),
+        disjoint_parts=passes,
     )
 
 
 def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:
     """Log E[(1 - q + q e^(mu x - mu^2/2))^a] / (a - 1) over normal x, by the trapezoidal rule.
 
-    The rule converges as e^(-1/step) here, for every order, where the series of dp_accounting
-    fails for some and drops them.
+    It converges as e^(-1/step), for every order; the series of dp_accounting fails for some.
     """
     unsampled = orders * mu**2 / 2
     if mu > 8:  # sampling never loses privacy, so this is a bound; there is little to gain

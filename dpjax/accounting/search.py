@@ -60,8 +60,7 @@ class SearchRelease(Release):
         """Returns the release of a search whose trainings release these.
 
         Args:
-          trainings: as the field; the first is printed, and of others those are kept whose loss
-            may be larger.
+          trainings: as the field; the first is printed, of others those of a larger loss are kept.
           number: distribution of the number of trainings.
           **own: ``settings`` and ``public_score``, as the fields.
 
@@ -136,7 +135,6 @@ class SearchRelease(Release):
         return self.trainings[0]
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss | None:
-        """Raises ``ValueError``: no privacy loss distribution is known that composes."""
         raise ValueError(_COMPOSES)
 
     def whole_epsilon(

@@ -34,8 +34,8 @@ def add_ball(
       radius: R, public, shape (), in the units of the leaves.
 
     Returns:
-      A pytree like ``tree``. A standard normal vector has the direction and 64 random bits U the
-      length R U^(1/d), both in float64.
+      A pytree like ``tree``. A normal vector has the direction, 64 random bits U the length
+      R U^(1/d), both in float64.
 
     Raises:
       ValueError: if a leaf is not floating, there is none, or the key is not threefry.

@@ -111,8 +111,7 @@ def gumbel_from_bits(first: Array, second: Array | None = None) -> Array:
     """Returns the Gumbel quantile that the same bits choose: a side and its tail's probability.
 
     The lowest bit of ``first`` is the side, 1 the lower one: int64 g with P(G > g) = u / 2, or with
-    P(G < g) = u / 2, to GUMBEL_ERROR. Below u = 2^-64 it is one from there to 2^-63: that is also
-    the total variation.
+    P(G < g) = u / 2, to GUMBEL_ERROR. Below u = 2^-64, the total variation, it is one up to 2^-63.
     """
     with jax.enable_x64(True):
         return _signed(first, evaluate(_table("gumbel"), first, second) >> 1)

@@ -37,10 +37,7 @@ TINY, _HUGE = 2.0**-126, 2.0**127
 
 
 class Scale(NamedTuple):
-    """A public standard deviation, mantissa 2^(exponent - 23), rounded up, and as it was given.
-
-    An int64 of 24 bits, an int32 and a float32.
-    """
+    """A public stddev, mantissa 2^(exponent - 23) rounded up, int64 and int32; and as given."""
 
     mantissa: Array
     exponent: Array
@@ -91,10 +88,7 @@ def in_units(draws: Array, scale: Scale, fraction: int) -> Array:
 
 
 def split(value: Array | Expansion, exponent: Array) -> tuple[Array, Array]:
-    """Returns ``value`` as grids + rest 2^-44, in grids, its digits below a unit rounded; int64.
-
-    The ``exponent`` is the scale's.
-    """
+    """Returns ``value`` as grids + rest 2^-44, its digits below a unit rounded; int64."""
     first, *others = to_expansion(value).terms
     with jax.enable_x64(True):
         grids, rest = _split(first, exponent)

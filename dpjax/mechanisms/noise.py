@@ -34,8 +34,7 @@ def noisy_argmax(
 
     Args:
       key: a key used for nothing else, shape ().
-      scores: floating, shape (K,); -inf, or anything that is not a number, is never chosen unless
-        all are.
+      scores: floating, shape (K,); only finite ones are chosen, unless there is none.
       scale: public, shape (), above 0.
 
     Returns:
@@ -198,11 +197,7 @@ class Gaussian(Noise):
 
 @dataclasses.dataclass(frozen=True)
 class SymmetricGaussian(Gaussian):
-    """Symmetric Gaussian noise on a matrix; ``stddev`` is that of a diagonal entry.
-
-    Args:
-      isometric: as in ``add_symmetric_gaussian``.
-    """
+    """``add_symmetric_gaussian``: ``stddev`` is that of a diagonal entry."""
 
     isometric: bool = True
 
@@ -226,13 +221,9 @@ class SymmetricGaussian(Gaussian):
 
 @dataclasses.dataclass(frozen=True)
 class Prefix(Gaussian):
-    """Noise on one increment of a segment, correlated with that of the others.
+    """Noise on increment ``leaf``, shape (), of a segment, correlated with that of the others.
 
-    Args:
-      of: the law of a whole segment.
-      leaf: which increment, shape (); public.
-      divisor: of a value that is a sum, shape (); public. Answers and ``stddev`` are those of the
-        quotient.
+    Answers and ``stddev`` are those of a value over its ``divisor``, shape (). Both are public.
 
     Privacy: the key is the segment's, the same for all its increments. In units of its own noise a
       sum moves as its mean does, and dividing it afterwards is post-processing.
@@ -345,8 +336,7 @@ def add_gaussian(
       stddev: scalar standard deviation, in the units of the leaves.
 
     Returns:
-      A pytree like ``tree``. Leaf i is drawn with ``fold_in(key, i)``, so leaves of equal shape get
-      independent noise.
+      A pytree like ``tree``. Leaf i is drawn with ``fold_in(key, i)``: no two share their noise.
 
     Raises:
       ValueError: if a leaf is not floating.

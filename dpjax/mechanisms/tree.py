@@ -64,8 +64,7 @@ class PrefixNoise:
     def sensitivity(self) -> float:
         """Norm of what one increment of norm 1 adds to C G: the root of a tree's height, or 1.
 
-        Of the square root it is 1 but for its coefficients, which are whole numbers of 2^-30
-        and accounted as such.
+        Of the square root it is 1 but for its coefficients, accounted as multiples of 2^-30.
         """
         if self.kind == "tree":
             return math.sqrt(self.levels)

@@ -132,8 +132,7 @@ def poisson_sampler(
 ) -> Poisson | FullBatch:
     """Returns the sampler of Poisson batches, or that of all records where a batch is n.
 
-    A training of budget ``budget`` makes ``count`` draws; ``max_batch_size`` is as
-    ``poisson`` takes it.
+    A training of ``budget`` makes ``count`` draws; ``max_batch_size`` is as for ``poisson``.
 
     Raises:
       ValueError: for a batch above n, or a max_batch_size that costs all of delta.

@@ -41,9 +41,8 @@ _DRAWN |= {name: name for name in ("max_batch_size", "data_size")}
 class Sampler:
     """What all samplers have: ``sample`` draws, ``release`` says what an answer to a draw releases.
 
-    ``scale`` is the standard deviation of the noise on the mean at noise multiplier 1, so that a
-    query which adds noise of ``noise_multiplier * sampler.scale(C, relation)`` is accounted for by
-    ``release``.
+    A query that adds noise of ``noise_multiplier * sampler.scale(C, relation)`` to the mean is
+    accounted for by ``release``.
     """
 
     reads_all: ClassVar[bool] = False
@@ -241,8 +240,8 @@ class Poisson(Sampler):
       delta. A full batch keeps the first records drawn, so that a record could make another one
       enter or leave: therefore none may be full, however many records there are. A batch of n
       records has k ``max_batch_size`` slots, k = ceil(n / ``data_size``). At k = 1 more are drawn
-      with at most the exact tail of Binomial(``data_size``, q), at k >= 2 with
-      ``skips.crowd_probability`` at most, and ``overflow`` is the larger. Where k >= 2 every record
+      with at most the exact tail of Binomial(``data_size``, q), at k >= 2 with Chernoff's bound,
+      see ``skips.largest_overflow``, and ``overflow`` is the larger. Where k >= 2 every record
       has its own trial, so that what 64 bits miss of the gaps does not grow with n. The number of
       slots depends on n, and so do time and memory; no answer does, but for rounding where a loss
       has no closed form: there n is taken to be at most ``data_size``, as the guarantee says.
@@ -302,8 +301,7 @@ class Poisson(Sampler):
     def sample(self, key: Array, n: int) -> Batch:
         """Returns one draw; it may be empty, and is released all the same.
 
-        There may be any number of records; the shape is (max_batch_size,) for each ``data_size`` of
-        them or part of it.
+        There may be any number; its shape is (max_batch_size,) per ``data_size`` or part of it.
         """
         crowds = max(1, -(-n // self.data_size))
         if self.table is None or crowds > 1:

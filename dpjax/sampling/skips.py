@@ -105,15 +105,15 @@ def overflow_probability(probability: float, max_batch_size: int, n: int) -> flo
     return min(1.0, max(tail * _UP, float(np.finfo(float).tiny)))
 
 
-def crowd_probability(probability: float, max_batch_size: int, n: int) -> float:
-    """Returns a bound on P(Binomial(m, q) > ceil(m / n) B), B = max_batch_size, for all m above n.
+def largest_overflow(probability: float, max_batch_size: int, n: int) -> float:
+    """Returns a bound on P(Binomial(m, q) > ceil(m / n) B), B = max_batch_size, for all m.
 
-    With k = ceil(m / n), at least 2, Binomial(m, q) is at most Binomial(k n, q) in distribution,
-    and where B / n > q that one exceeds k B with probability at most
-    exp(-k n KL(B / n || q)), by Chernoff's bound. It is largest at k = 2.
+    Up to n it is ``overflow_probability``. Above, with k = ceil(m / n), at least 2, Binomial(m, q)
+    is at most Binomial(k n, q) in distribution, and where B / n > q that one exceeds k B with
+    probability at most exp(-k n KL(B / n || q)), by Chernoff's bound. It is largest at k = 2.
 
-    >>> print(f"{crowd_probability(0.5, 75, 100):.1e}")
-    4.3e-12
+    >>> print(round(largest_overflow(0.5, 51, 100), 3))
+    0.961
     """
     part = max_batch_size / n
     if part >= 1:
@@ -123,14 +123,8 @@ def crowd_probability(probability: float, max_batch_size: int, n: int) -> float:
     drawn = part * math.log(part / probability)
     others = (1 - part) * (math.log1p(-part) - math.log1p(-probability))
     divergence = drawn + others - 1e-13 * (drawn + abs(others))  # rounded down
-    return min(1.0, max(math.exp(-2 * n * max(divergence, 0.0)), float(np.finfo(float).tiny)))
-
-
-def largest_overflow(probability: float, max_batch_size: int, n: int) -> float:
-    """Returns a bound on P(a batch is full) for any number of records, which may exceed n."""
-    declared = probability, max_batch_size, n
-    # The first is the exact tail up to n, the second a Chernoff bound beyond.
-    return max(overflow_probability(*declared), crowd_probability(*declared))
+    crowd = min(1.0, max(math.exp(-2 * n * max(divergence, 0.0)), float(np.finfo(float).tiny)))
+    return max(overflow_probability(probability, max_batch_size, n), crowd)
 
 
 def distinct_trials(count: int, n: int) -> tuple[int, float]:
@@ -162,8 +156,7 @@ def uniform_error(trials: int, n: int) -> float:
     """Returns a bound on the total variation of ``trials`` indices made of 64 bits from uniform.
 
     The probability of an index is off by less than 2^-64, so that one draw is n^2 2^-128 off in
-    chi squared, which bounds the divergence; divergences add up, and Pinsker's inequality does the
-    rest.
+    chi squared, which bounds the divergence; divergences add up: the rest is Pinsker's inequality.
     """
     return math.sqrt(trials / 2) * n * 2.0**-64
 
