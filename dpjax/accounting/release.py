@@ -238,9 +238,10 @@ class Release:
                 f"no class is known for releases of mechanism {kind[0]!r} and sampling "
                 f"{kind[1]!r}; import the module that defines it first."
             )
-        kept = {name: _from_plain(value) for name, value in fields.items()}
+        kept: dict[str, Any] = {name: _from_plain(value) for name, value in fields.items()}
         # JSON has turned this named tuple into a list.
-        return _KINDS[kind](**kept | {"quantity": Quantity(*kept["quantity"])})
+        kept["quantity"] = Quantity(*kept["quantity"])
+        return _KINDS[kind](**kept)
 
     def to_fields(self) -> dict[str, Any]:
         """Returns the fields that ``from_fields`` needs, as JSON types."""
