@@ -86,9 +86,9 @@ class NumberOfTrials:
     def __post_init__(self):
         mean = _validate.positive("trials", self.mean)
         cap = _validate.positive_int("cap", self.cap)
-        shape = (
-            self.shape if self.shape == math.inf else _validate.non_negative("shape", self.shape)
-        )
+        shape = self.shape
+        if shape != math.inf:
+            shape = _validate.non_negative("shape", shape)
         if not 1 < mean < cap <= _MOST:
             raise ValueError(
                 f"trials must be above 1 and below the cap, and cap at most {_MOST:,}, got "

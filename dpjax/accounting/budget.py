@@ -90,11 +90,8 @@ class PrivacyBudget:
             )
 
     def _repr_html_(self) -> str:
-        rows = (
-            ("epsilon", f"{self.epsilon:.6g}"),
-            ("delta", f"{self.delta:.6g}"),
-            ("relation", self.relation),
-        )
+        numbers = [(name, f"{getattr(self, name):.6g}") for name in ("epsilon", "delta")]
+        rows = (*numbers, ("relation", self.relation))
         return cards.to_html(cards.Card("Privacy budget", rows))
 
 

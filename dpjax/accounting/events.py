@@ -148,7 +148,8 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
     Returns:
       An epsilon, never below the true one. Ball noise alone has 0 or, below its delta, infinity;
       beside others its delta is taken off theirs. Batches that may exceed their largest size charge
-      delta with (1 + e^epsilon) times the probability that any does, infinite where that is all.
+      delta with (1 + e^epsilon) times the probability that any does; infinite where that is all of
+      delta.
 
     Raises:
       ValueError: for another relation than the event's, a delta out of range or below the charge at
@@ -223,8 +224,9 @@ def renyi(event: Event, order: float) -> float:
       order: finite, above 1.
 
     Returns:
-      order * mu^2 / 2 for unsampled Gaussians, the sum over releases for others. That batches and
-      selections may fail is no part of it, see ``Event.failure_probability``.
+      order * mu^2 / 2 for unsampled Gaussians, the sum over releases for others. That batches
+      and selections may fail is no part of it: charge delta with (1 + e^epsilon) times
+      ``event.failure_probability``.
 
     Raises:
       ValueError: for an order out of range, for Poisson batches under ``replace_one`` (no bound is

@@ -50,7 +50,8 @@ class PoissonRelease(BatchRelease):
 
     Args:
       undrawn_shift: from 0 to 1, how far a record that is not drawn moves the release, over the
-        bound on one that is: where a release also holds an exact part of all, as at an anchor.
+        bound on one that is: where each release also holds an exact part of all records, such as
+        the gradient at an anchor.
       **others: as ``Release``, and ``sampling_probability``, ``max_batch_size``, ``data_size``,
         ``failure_probability`` of the draw.
     """

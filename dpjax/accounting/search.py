@@ -60,7 +60,7 @@ class SearchRelease(Release):
         """Returns the release of a search whose trainings release these.
 
         Args:
-          trainings: as the field; the first is printed, of others those of a larger loss are kept.
+          trainings: as the field; the first is printed, others are kept if they may lose more.
           number: distribution of the number of trainings.
           **own: ``settings`` and ``public_score``, as the fields.
 

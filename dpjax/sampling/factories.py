@@ -91,13 +91,12 @@ def poisson(
     if draws * skip_error(sampler.table, max_batch_size) >= budget.delta / 2:
         # An epsilon that multiplies what 64 bits miss to more than delta: draw without that error.
         sampler = Poisson.of(threshold, expected, max_batch_size, n, exact=True)
-    if draws * sampler.overflow >= budget.delta:
+    if (cost := draws * sampler.overflow) >= budget.delta:
+        enough = _max_batch_size(probability, n, 1e-3 * budget.delta / draws)
         raise ValueError(
             f"batches above max_batch_size={max_batch_size} have probability "
-            f"{sampler.overflow:.3g} a draw, which would add "
-            f"{min(1.0, draws * sampler.overflow):.3g} to delta={budget.delta:g}; raise "
-            "max_batch_size to "
-            f"{_max_batch_size(probability, n, 1e-3 * budget.delta / draws)}."
+            f"{sampler.overflow:.3g} a draw, which would add {min(1.0, cost):.3g} to "
+            f"delta={budget.delta:g}; raise max_batch_size to {enough}."
         )
     return sampler
 
