@@ -130,9 +130,7 @@ def compose(events: Iterable[Event]) -> Event:
     events = list(events)
     relations = {event.relation for event in events}
     if len(relations) != 1:
-        raise ValueError(
-            f"events of no or different relations do not compose: {sorted(relations)}."
-        )
+        raise ValueError(f"different relations, or no event, do not compose: {sorted(relations)}.")
     return Event(tuple(r for event in events for r in event.releases), events[0].relation)
 
 
