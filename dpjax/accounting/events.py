@@ -130,7 +130,9 @@ def compose(events: Iterable[Event]) -> Event:
     events = list(events)
     relations = {event.relation for event in events}
     if len(relations) != 1:
-        raise ValueError(f"different relations, or no event, do not compose: {sorted(relations)}.")
+        raise ValueError(
+            f"different relations, and none at all, do not compose: {sorted(relations)}."
+        )
     return Event(tuple(r for event in events for r in event.releases), events[0].relation)
 
 
