@@ -1,7 +1,7 @@
 """The estimate oracle: a gradient, then gradient differences, each on unused records."""
 
+import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,7 +10,6 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, pytree_dataclass
-from dpjax._wide import Expansion
 from dpjax.accounting import Release
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import ClippedGradDifference, clipped_grad, flatten
@@ -21,7 +20,7 @@ from dpjax.mechanisms.noise import Noise, Prefix
 from dpjax.oracles.gradient import LEAST
 from dpjax.oracles.query import Mask, Query, Records, Sums
 from dpjax.oracles.setting import ClippedSums, Evaluations
-from dpjax.sampling import ShuffledRecords, SinglePass, as_shuffled
+from dpjax.sampling import SinglePass, as_shuffled
 
 ROWS = 256
 """Records of a micro-batch: an answer costs as many of them as its batch holds."""
@@ -144,28 +143,29 @@ class EstimateQuery(Query):
         """
         anchor, start = public["anchor"], public["start"]
         refresh, size = jnp.asarray(public["refresh"]), jnp.asarray(public["size"], jnp.int32)
-        rows = as_shuffled(records)
         start = jnp.asarray(start, jnp.int32)
         whole = jnp.asarray(self.batch_size, jnp.int32)
+        sampler: Any = self.sampler
+        minibatch = functools.partial(sampler.minibatch, as_shuffled(records))
         gradient = self._clipped_by(clipped_grad, clip_norm=self.clip_norm)
         difference = self._difference(self._limit(size))
-
-        def fresh(batch: Any, mask: Array) -> Expansion:
-            return gradient.wide(params, batch, mask)
-
-        def change(batch: Any, mask: Array) -> Expansion:
-            return difference.wide(params, anchor, batch, mask)
-
-        minibatch = self.sampler.minibatch(rows, start, size, ROWS)  # pyright: ignore
-        dtype = jax.eval_shape(fresh, *minibatch).dtype
+        fresh = functools.partial(gradient.wide, params)
+        change = functools.partial(difference.wide, params, anchor)
+        dtype = jax.eval_shape(fresh, *minibatch(start, size, ROWS)).dtype
         bound = jnp.where(refresh, self.clip_norm, difference.bound(params, anchor))
         # The grid follows the bound of the one that is asked, which is public.
         summand = Summand(flatten(params)[0].shape, dtype, bound)
+
+        def added(total: Total, size: Array, compute: Any) -> Total:
+            def one(i: Array, total: Total) -> Total:
+                batch, mask = minibatch(start + i * ROWS, size - i * ROWS, ROWS)
+                return summand.add(total, jnp.stack(compute(batch, mask).terms))
+
+            return lax.fori_loop(0, (size + ROWS - 1) // ROWS, one, total)
+
         # One of the two reads no micro-batch, so that it costs nothing.
-        total = summand.zero()
-        total = self._add(summand, total, rows, (start, jnp.where(refresh, whole, 0)), fresh)
-        total = self._add(summand, total, rows, (start, jnp.where(refresh, 0, size)), change)
-        return (summand.finish(total),)
+        total = added(summand.zero(), jnp.where(refresh, whole, 0), fresh)
+        return (summand.finish(added(total, jnp.where(refresh, 0, size), change)),)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         """Returns the noise of this increment, correlated with that of its segment."""
@@ -196,13 +196,8 @@ class EstimateQuery(Query):
         return (ravel_pytree(answer)[0],)
 
     def _difference(self, limit: Any) -> ClippedGradDifference:
-        return ClippedGradDifference(
-            self.smoothness,
-            self.clip_norm,
-            self.objective.data_term,
-            limit,
-            self.permutation_invariant,
-        )
+        bounds, data = (self.smoothness, self.clip_norm), self.objective.data_term
+        return ClippedGradDifference(*bounds, data, limit, self.permutation_invariant)
 
     def _limit(self, size: Array) -> Array | float:
         # Correlated noise has one scale for a segment, so no increment may move by more than C / b.
@@ -210,25 +205,3 @@ class EstimateQuery(Query):
         if self.correlation.is_independent:
             return math.inf
         return self.clip_norm * jnp.asarray(size) / self.batch_size
-
-    def _add(
-        self,
-        summand: Summand,
-        total: Total,
-        records: ShuffledRecords,
-        span: tuple[Array, Array],
-        compute: Callable[[Any, Array], Expansion],
-    ) -> Total:
-        """Returns ``total`` plus the sum over ``span``, as integers on the grid of its parts."""
-        start, size = span
-
-        def one(i: Array, total: Total) -> Total:
-            first, left = start + i * ROWS, size - i * ROWS
-            batch, mask = self.sampler.minibatch(records, first, left, ROWS)  # pyright: ignore
-            return summand.add(total, jnp.stack(compute(batch, mask).terms))
-
-        return lax.fori_loop(0, self._passes(size), one, total)
-
-    def _passes(self, size: Any) -> Any:
-        """How many micro-batches are read for ``size`` records."""
-        return (size + ROWS - 1) // ROWS

@@ -42,10 +42,6 @@ class GradientQuery(Query):
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         return self.clip_norm
 
-    @property
-    def components(self) -> tuple[tuple[str, float], ...]:
-        return (("gradient", float(self.stddev)),)
-
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the sum of clipped gradients, (p,). NOT PRIVATE."""
         return (self._clipped.wide(params, records, mask),)
@@ -135,11 +131,8 @@ class BallQuery(GradientQuery):
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the standard deviation of a coordinate, in float64."""
         with jax.enable_x64(True):  # in float32 the ball could be smaller than accounted
-            return (
-                float64(self.noise_multiplier)
-                * float64(self.clip_norm)
-                * self._sum_sensitivity(1.0),
-            )
+            scale = float64(self.noise_multiplier) * float64(self.clip_norm)
+            return (scale * self._sum_sensitivity(1.0),)
 
     def _sum_sensitivity(self, bound: Array | float) -> Array | float:
         # Sampled or not: of a ball the distance of the centres is what counts.
@@ -204,9 +197,8 @@ class DifferenceQuery(Query):
 
     def stddev_at(self, params: Params, anchor: Params) -> Array:
         """Returns the standard deviation of the noise on the released mean; released itself."""
-        return jnp.asarray(
-            self.noise_multiplier * self._mean_sensitivity(self.bound(params, anchor=anchor))
-        )
+        bound = self.bound(params, anchor=anchor)
+        return jnp.asarray(self.noise_multiplier * self._mean_sensitivity(bound))
 
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the sum of clipped differences, (p,). NOT PRIVATE.

@@ -93,18 +93,10 @@ class MinimizerQuery(ValueQuery):
         if tilt is None:
             tilt = zeros(params.shape, shares(records).dtype)
         slope, smoothness, mu = self._numbers
+        loss: Any = self.objective.linear
         # A fixed number of steps, whatever the data: a test of convergence would read them.
-        minimum = ridge_minimum(
-            self.objective.linear,  # pyright: ignore
-            records,
-            tilt,
-            mu,
-            slope,
-            smoothness,
-            self.iterations,
-            self.data_size,
-        )
-        return (minimum,)
+        steps = self.iterations, self.data_size
+        return (ridge_minimum(loss, records, tilt, mu, slope, smoothness, *steps),)
 
 
 def iterations_of(objective: Objective, ratio: float) -> int:

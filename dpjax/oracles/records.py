@@ -29,34 +29,22 @@ def bind(query: Query, examples: PyTree) -> Records:
     examples = on_device(examples)
     if not query.closed_form:
         return examples
+    # Of all records, not of a device's share: chunks must not depend on the devices.
     if query.closed_form_for_units and units.can_prepare(
         query.objective, shares(examples), query.permutation_invariant
     ):
-        return _units(query, examples)
-    if (linear := query.objective.linear) is None:
+        loss = query.objective.loss
+        width = units.chunk_width(length(examples), *shares(examples)[0][0].shape[1:])
+        how = {"reduction": loss.reduction, "width": width, "labels": loss.linear.labels}
+        prepare = functools.partial(units.prepare_units, **how)
+    elif (linear := query.objective.linear) is None:
         return examples
-    # From the number of all records, not of a device's share: chunks must not depend on the
-    # devices.
-    width = scaled_rows.chunk_width(length(examples), shares(examples)[0].shape[1])
-    prepare = functools.partial(scaled_rows.prepare, width=width, labels=linear.labels)
-    if isinstance(examples, Spread):
-        return examples.map(prepare)
-    if isinstance(examples, Streamed):
-        return scaled_rows.streamed(examples, width, linear.labels)
-    return prepare(examples)
-
-
-def _units(query: Query, examples: PyTree) -> Records:
-    # Shapes of all records, not of a share: blocks must not depend on the devices.
-    _, rows, p = shares(examples)[0][0].shape
-    width = units.chunk_width(length(examples), rows, p)
-    loss = query.objective.loss
-    prepare = functools.partial(
-        units.prepare_units, reduction=loss.reduction, width=width, labels=loss.linear.labels
-    )
-    if isinstance(examples, Spread):
-        return examples.map(prepare)
-    return prepare(examples, None)
+    else:
+        width = scaled_rows.chunk_width(length(examples), shares(examples)[0].shape[1])
+        if isinstance(examples, Streamed):
+            return scaled_rows.streamed(examples, width, linear.labels)
+        prepare = functools.partial(scaled_rows.prepare, width=width, labels=linear.labels)
+    return examples.map(prepare) if isinstance(examples, Spread) else prepare(examples, None)
 
 
 def check_examples(query: Query, examples: PyTree, params: Params) -> None:

@@ -1,4 +1,4 @@
-"""How close released iterates are to a second-order point: their scores, or the best one alone."""
+"""Oracles that read eigenvalues: scores of released iterates, the best one, Newton directions."""
 
 import dataclasses
 import math
@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, to_float64, wide_dtype, zeros
 from dpjax.accounting import Release, gumbel_scale
@@ -19,8 +20,9 @@ from dpjax.oracles.query import Mask, Query, Records, Sums, ValueQuery
 from dpjax.oracles.setting import ClippedSums, Evaluations
 from dpjax.sampling import FullBatch, SinglePass, as_shuffled
 
-EIGENVALUE_ERROR = 2.0**-44
-"""Of an eigendecomposition in float64, per parameter and clip norm: 2^9 times the unit roundoff."""
+# Of an eigendecomposition in float64, per parameter and clip norm: 2^9 times the unit roundoff.
+_EIGENVALUE_ERROR = 2.0**-44
+_MODIFICATIONS = ("add", "clip")
 
 
 def smallest_curvature(
@@ -103,7 +105,7 @@ class ScoreQuery(ValueQuery):
         """How far one record moves m times the vector, in clip norms."""
         # The error is of the mean's eigenvalue, and this bound is on m times the vector. Both
         # neighbours err, hence the 2.
-        errors = 2 * self.dimension * EIGENVALUE_ERROR * self.sampler.expected
+        errors = 2 * self.dimension * _EIGENVALUE_ERROR * self.sampler.expected
         return (2 * self.candidates) ** 0.5 * (1 + errors)
 
     @property
@@ -227,7 +229,7 @@ class SelectionQuery(ValueQuery):
     def sensitivity(self) -> Array | float:
         """How far one record moves a score, rounding of sums and eigenvalues included."""
         # Twice, because the eigenvalues of both neighbours err.
-        errors = 2 * self.dimension * EIGENVALUE_ERROR
+        errors = 2 * self.dimension * _EIGENVALUE_ERROR
         return (self._mean_sensitivity(1.0) + errors) * self.clip_norm / self.curvature_tolerance
 
     @property
@@ -279,7 +281,12 @@ class SelectionQuery(ValueQuery):
 
         def one(place: Array, scores: Expansion) -> Expansion:
             candidate = jax.tree.map(lambda leaf: leaf[place], params)
-            score = self._score(records, candidate, gradient_norms[place], dtype)
+            count = float(self.data_size)
+            smallest = smallest_curvature(self, candidate, records, self.clip_norm, count, dtype)
+            with jax.enable_x64(True):
+                curvature = -smallest / float64(self.curvature_tolerance)
+                gradient = float64(gradient_norms[place]) / float64(self.gradient_tolerance)
+                score = from_float64(-jnp.maximum(gradient, curvature), dtype)
             pairs = zip(scores.terms, score.terms, strict=True)
             return Expansion(tuple(terms.at[place].set(term) for terms, term in pairs))
 
@@ -287,12 +294,91 @@ class SelectionQuery(ValueQuery):
         # would be computed there.
         return (lax.fori_loop(0, filled, one, scores),)
 
-    def _score(
-        self, records: Records, candidate: Params, gradient_norm: Array, dtype: jnp.dtype
-    ) -> Expansion:
-        count = float(self.data_size)
-        smallest = smallest_curvature(self, candidate, records, self.clip_norm, count, dtype)
+
+@pytree_dataclass(kw_only=True)
+class NewtonQuery(ValueQuery):
+    """Asks for f(H) u + N(0, stddev^2 I), u the unit vector along a vector released before.
+
+    H is the mean of Frobenius-clipped Hessians plus the regularizer's exact one, and f acts on its
+    eigenvalues: f(t) = 1 / (max(t, 0) + floor) where the floor is added, 1 / max(t, floor) where
+    they are clipped at it. The Newton direction is |g| times the answer at u = g / |g|.
+
+    Args:
+      noise_multiplier: standard deviation over the l2 sensitivity of f(H) u.
+      clip_norm: C, the bound on the Frobenius norm of one record's Hessian.
+      floor: lambda_0, above 0.
+      modification: ``"add"`` or ``"clip"``.
+      dimension: number of parameters p.
+      setting: as in ``Query``, of all records.
+
+    Privacy: the Gaussian mechanism. Both f have slope 1 / floor^2 at most. In the eigenbases (a, v)
+      of A and (b, w) of B, |f(A) - f(B)|_F^2 is the sum over i, j of (f(a_i) - f(b_j))^2
+      <v_i, w_j>^2, and |A - B|_F^2 is that of (a_i - b_j)^2 <v_i, w_j>^2. So one record, which
+      moves H by C / n in the Frobenius norm (``replace_one``: 2 C / n), moves f(H) u by
+      C / (n floor^2) at most: for every loss, convex or not, of any rank. One record in the
+      direction of u where nothing else curves moves it by C / (n floor^2 + C floor): no smaller
+      bound is to be had but for the last term. The paper needs Hessians of rank one, has this exact
+      value for ``"add"``, and C / (n floor^2 - C floor) for ``"clip"``.
+
+    Reference: Ganesh, Haghifam, Steinke and Thakurta (2023), algorithm 3; Bhatia, "Matrix analysis"
+      (1997), section VI, for functions of matrices.
+    """
+
+    clip_norm: Array | float
+    floor: Array | float
+    modification: str = static()
+    dimension: int = static()
+
+    name = "newton_direction"
+    quantity = Quantity("newton_direction")
+    purpose = "direction"  # pyright: ignore[reportAssignmentType]
+    reads = FullBatch
+    gradients_per_record = 0  # the Hessian is taken where the gradient was
+
+    sums = ClippedSums(reviewed="NewtonQuery")
+
+    def __post_init__(self):
+        _validate.choice("modification", self.modification, _MODIFICATIONS)
+
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
+        return self.clip_norm / self.floor**2
+
+    @property
+    def sensitivity(self) -> Array | float:
+        """How far one record moves f(H) u, rounding of sums and eigenvectors included."""
+        # Twice, because the decompositions of both neighbours err.
+        errors = 2 * self.dimension * _EIGENVALUE_ERROR
+        # An error in H moves f(H) by its slope, 1 / floor^2; an error in the eigenvectors turns
+        # f(H) u, whose length is at most 1 / floor.
+        return (self._mean_sensitivity(1.0) + errors) * self.bound() + errors / self.floor
+
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
+        """Returns f(H) u at ``params``, shape (p,). NOT PRIVATE.
+
+        ``public`` has ``along``, (p,), released before; only its direction counts, and 0 gives
+        noise alone.
+        """
+        self._check_dimension(params)
+        clipped = self._clipped_by(clipped_hessian, clip_norm=self.clip_norm)
+        total = clipped.wide(params, records, mask)
+        p, dtype = flatten(params)[0].size, total.leading.dtype
+        regularizer = self.objective.regularize_hessian(jnp.zeros((p, p), dtype), params)
         with jax.enable_x64(True):
-            curvature = -smallest / float64(self.curvature_tolerance)
-            gradient = float64(gradient_norm) / float64(self.gradient_tolerance)
-            return from_float64(-jnp.maximum(gradient, curvature), dtype)
+            mean = lax.div(
+                to_float64(total), lax.full_like(to_float64(total), float(self.data_size))
+            )
+            # In float32 the eigenvectors would err by more than one record moves them.
+            vectors, values = lax.linalg.eigh(mean + float64(regularizer))
+            wanted = float64(public["along"])
+            length = jnp.sqrt(jnp.sum(wanted * wanted))
+            # Without a direction it is 0, and the answer noise alone; 0 / 0 would be NaN.
+            unit = jnp.where(length > 0, wanted / jnp.where(length > 0, length, 1), 0)
+            turned = jnp.sum(vectors * unit[:, None], axis=0) * self._inverse(values)
+            return (from_float64(jnp.sum(vectors * turned[None, :], axis=1), dtype),)
+
+    def _inverse(self, values: Array) -> Array:
+        # In float64, like the eigenvalues that it bounds from below.
+        floor = float64(self.floor)
+        if self.modification == "add":
+            return 1 / (jnp.maximum(values, 0) + floor)
+        return 1 / jnp.maximum(values, floor)

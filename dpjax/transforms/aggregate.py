@@ -257,16 +257,12 @@ def _clip_norms(
         raise ValueError(
             f"clip_norm={clip_norm!r} names a bound for every leaf; pass per_layer=True with it."
         )
-    if single and per_layer:
 
-        def equal(updates: PyTree) -> tuple[float, ...]:
+    def norms_of(updates: PyTree) -> tuple[float, ...]:
+        if single and per_layer:
             leaves = len(jax.tree.leaves(updates))
             # L leaves within C / sqrt(L) each are within C together.
             return (norms[0] / math.sqrt(leaves),) * leaves
-
-        return norms[0], equal
-
-    def norms_of(updates: PyTree) -> tuple[float, ...]:
         if not single and jax.tree.structure(updates) != tree:
             raise ValueError(
                 f"clip_norm={clip_norm!r} must be a pytree like the gradients, "

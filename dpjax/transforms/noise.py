@@ -1,5 +1,6 @@
 """Noise on the updates of an optax chain: with a key in the state and a matching event."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -105,10 +106,7 @@ def adding(
 
     ``add(state, updates)`` returns noisy updates. A ``key`` that is no threefry key is refused.
     """
-    key = as_key(key)
-
-    def init(params: PyTree) -> NoiseState:
-        return first_state(key, params)
+    init = functools.partial(first_state, as_key(key))
 
     def update(
         updates: PyTree, state: NoiseState, params: PyTree | None = None, **extra: Any

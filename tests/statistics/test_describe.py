@@ -14,7 +14,7 @@ from dpjax.algorithms.histogram import histograms
 from dpjax.auditing import scenarios
 from dpjax.cli.main import main
 from dpjax.datasets.encoders import Numeric
-from dpjax.oracles.histogram import HistogramQuery
+from dpjax.oracles.counts import HistogramQuery
 from dpjax.statistics.bins import bins_of
 from dpjax.statistics.summary import project, summarize
 
