@@ -2,12 +2,12 @@
 
 from dpjax._wide import Expansion, accumulate, zeros
 from dpjax.oracles.counts import AccuracyQuery, CountQuery, NormsQuery
-from dpjax.oracles.estimate import EstimateQuery
 from dpjax.oracles.gradient import (
     LEAST,
     AnchorQuery,
     BallQuery,
     DifferenceQuery,
+    EstimateQuery,
     GradientQuery,
     NetworkQuery,
 )

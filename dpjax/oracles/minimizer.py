@@ -13,7 +13,8 @@ from dpjax.derivatives import clipped_grad, distance_bound, iterations_for, ridg
 from dpjax.mechanisms import derive
 from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.objectives import Objective
-from dpjax.oracles.query import Mask, Query, Records, Sums, ValueQuery
+from dpjax.oracles.query import Mask, Query, Records, Sums
+from dpjax.oracles.score import ValueQuery
 from dpjax.oracles.setting import ClippedSums, Setting
 from dpjax.placement.shard import shares
 from dpjax.sampling import FullBatch

@@ -9,20 +9,45 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params, pytree_dataclass, static
+from dpjax._typing import Array, Params, PyTree, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, to_float64, wide_dtype, zeros
 from dpjax.accounting import Release, gumbel_scale
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import clipped_grad, clipped_hessian, flatten
 from dpjax.mechanisms import selection_error
 from dpjax.mechanisms.noise import Gumbel
-from dpjax.oracles.query import Mask, Query, Records, Sums, ValueQuery
+from dpjax.oracles.query import Mask, Query, Records, Sums
 from dpjax.oracles.setting import ClippedSums, Evaluations
 from dpjax.sampling import FullBatch, SinglePass, as_shuffled
 
 # Of an eigendecomposition in float64, per parameter and clip norm: 2^9 times the unit roundoff.
 _EIGENVALUE_ERROR = 2.0**-44
 _MODIFICATIONS = ("add", "clip")
+
+
+class ValueQuery(Query):
+    """A question whose ``exact`` is on the scale of a mean: nothing is divided after the noise."""
+
+    def _check_dimension(self, params: Params) -> None:
+        # The rounding of eigenvalues, or the length of a tilt, is charged for so many parameters.
+        size, declared = flatten(params)[0].size, self.dimension  # pyright: ignore
+        if size > declared:
+            raise ValueError(
+                f"{type(self).__name__} declares dimension={declared}, by which rounding and noise "
+                f"are charged, and there are {size} parameters: make it with dimension={size}."
+            )
+
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        return (self.stddev,)
+
+    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
+        return noisy[0]
+
+    def noisy_parts(self, answer: PyTree) -> tuple[Array, ...]:
+        return (answer,)
+
+    def evidence(self, answer: PyTree, params: Params, **public: Any) -> list[tuple[Any, Any]]:
+        return []
 
 
 def smallest_curvature(
@@ -36,11 +61,8 @@ def smallest_curvature(
 ) -> Array:
     """Returns lambda_min of (sum of clipped Hessians) / divisor + the regularizer's, float64 ().
 
-    ``clip_norm`` is C_H, on the Frobenius norm of one record's Hessian; the regularizer's Hessian
-    is formed in ``dtype``. Records are as ``bind`` makes them.
-
     Privacy: NOT a mechanism: the eigenvalue is exact. By Weyl's inequality one record moves it by
-      C_H / divisor at most, whatever p.
+      C_H / divisor at most, whatever p, with C_H = ``clip_norm`` on its Hessian's Frobenius norm.
     """
     total = query._clipped_by(clipped_hessian, clip_norm=clip_norm).wide(params, records, mask)
     size = flatten(params)[0].size
@@ -218,7 +240,7 @@ class SelectionQuery(ValueQuery):
     closed_form = True  # pyright: ignore[reportAssignmentType]
     noise = Gumbel()
     reads = FullBatch
-
+    gradients_per_record = 0  # Hessians alone
     sums = ClippedSums(reviewed="SelectionQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
@@ -241,10 +263,6 @@ class SelectionQuery(ValueQuery):
         # The table's error in Gumbel noise is charged as a failure probability, not by the number
         # of draws.
         return (self._release(count, failure_probability=failed, noise_draws=0),)
-
-    def evaluations(self, count: int) -> Evaluations:
-        # A selection computes Hessians, and only gradients are counted.
-        return Evaluations(0, 0)
 
     def is_asked(self, **public: Any) -> Array:
         """Returns whether there is a candidate; the place is 0 where there is none."""

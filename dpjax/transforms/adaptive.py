@@ -185,12 +185,7 @@ def adaptive_clip_and_noise(
         return AdaptiveState(first_state(key, params), jnp.float32(first))
 
     def update(
-        updates: PyTree,
-        state: AdaptiveState,
-        params: Params | None = None,
-        *,
-        mask: Array | None = None,
-        **extra: Any,
+        updates: Any, state: Any, params: Any = None, *, mask: Array | None = None, **extra: Any
     ) -> tuple[PyTree, AdaptiveState]:
         check_updates(updates, params, extra)
         check_rows(updates, params)

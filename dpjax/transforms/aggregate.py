@@ -100,12 +100,7 @@ def clip_and_sum(
         return optax.EmptyState()
 
     def update(
-        updates: PyTree,
-        state: optax.EmptyState,
-        params: Params | None = None,
-        *,
-        mask: Array | None = None,
-        **extra: Any,
+        updates: Any, state: Any, params: Any = None, *, mask: Array | None = None, **extra: Any
     ) -> tuple[PyTree, optax.EmptyState]:
         check_updates(updates, params, extra)
         check_rows(updates, params)
@@ -225,11 +220,9 @@ def check_rows(updates: PyTree, params: Params | None) -> None:
 
 
 def check_like(shapes: list[tuple[int, ...]], params: Params | None, advice: str) -> None:
-    """Raises if the ``shapes`` of updates are not those of ``params``, where these are passed.
+    """Raises, with ``advice``, if ``shapes`` of updates are not those of ``params``, where passed.
 
-    Raises:
-      ValueError: naming the first that is wanted and not there, with ``advice``. The shape that is
-        there may hold the number of records.
+    The first that is wanted is named; the shape that is there may hold the number of records.
     """
     if params is None:
         return

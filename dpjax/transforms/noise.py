@@ -66,10 +66,8 @@ class NoiseTransformation(optax.GradientTransformationExtraArgs):
 def first_state(key: Array, params: PyTree) -> NoiseState:
     """Returns the state before the first update; the caller's key stays usable.
 
-    Raises:
-      ValueError: for masked ``params``, a wrapper of optax that breaks the noise, or a key that a
-        training or another chain of this process has claimed. Under ``jit`` and ``eval_shape`` no
-        key is claimed or refused: it cannot be seen whether noise is drawn.
+    Under ``jit`` and ``eval_shape`` no key is claimed or refused: it cannot be seen whether noise
+    is drawn.
     """
     check_callers()
     check_updates((), params, {})
@@ -124,11 +122,7 @@ def event_of(
     """Returns what ``count`` noisy updates release; all events of chains are built here.
 
     ``sensitivity`` is what the noise multiplier is relative to, in the units of ``components``;
-    ``own`` are ``noise_multiplier``, ``noise_draws``, ``components``, and what else
-    ``Sampler.released`` takes.
-
-    Raises:
-      ValueError: if the sampler has no accounting for the noise or under the relation.
+    ``own`` is what else ``Sampler.released`` takes.
     """
     return Event((sampler.released(name, count, sensitivity=sensitivity, **own),), relation)
 
