@@ -33,6 +33,7 @@ class PrivateBounds:
     data: Dataset = dataclasses.field(repr=False)
     _bins: tuple[Bins, ...]
     _look: Beside | None = None
+    _is_found: bool = False
 
     @classmethod
     def of(cls, table: Any, schema: Any, **how: Any) -> "PrivateBounds":
@@ -84,14 +85,26 @@ class PrivateBounds:
         Args:
           **how: ``key`` or ``seed``, and ``ledger``, as for ``dpjax.run``. A ledger books both
             releases here, before a record is read, so that the training is given none.
+
+        Raises:
+          ValueError: before ``configure``, and a second time: one release is in the event.
         """
         look: Any = self._look
+        if look is None or self._is_found:
+            raise ValueError(
+                "call configure first: its event holds the one release that find makes."
+                if look is None
+                else "the bounds were found, and the event that was configured holds that one "
+                "release: keep the Dataset that find returned, or open the table anew, by "
+                "PrivateBounds.of."
+            )
         places, present = read_places(self.table, self._bins)
         y = np.zeros(places.shape[:-1], np.float32)
         data = dataclasses.replace(
             self.data, x=places, y=y, present=present, max_norm=None, preprocessing=None
         )
         solution = run(look, data, progress=False, **how)
+        self._is_found = True
         stddev = float(look.queries[0].stddev)
         sizes = np.cumsum([each.size for each in self._bins])[:-1]
         parts = np.split(np.asarray(solution.params, np.float64), sizes)

@@ -14,7 +14,7 @@ from dpjax.display.cards import Card, HasCard
 from dpjax.driver import run
 from dpjax.results import SavedSolution, Solution
 from dpjax.results.prediction import Score, score_of, training_rows
-from dpjax.statistics.summary import Estimate
+from dpjax.statistics.summary import DRAWS, Estimate, around
 
 _STEP = 0.4
 EDGES = _STEP * np.arange(-12, 13)
@@ -22,7 +22,6 @@ EDGES = _STEP * np.arange(-12, 13)
 SIZES = (0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5)
 """Between bins of a residual's size, over the length of the label's declared range."""
 _LABELS = 10  # bins of a label that is a number
-_DRAWS, _NORMAL = 400, 1.96  # of simulated noise; the quantile of 95 %
 _FEW = 4.0  # a number of records that is below so many standard deviations divides nothing
 
 
@@ -74,8 +73,7 @@ class Evaluation(HasCard):
         for middle, pair in zip(middles, self.counts.T if two else (), strict=two):
             if (total := float(pair.sum())) > _FEW * self.stddev:
                 share = float(pair[1]) / total
-                half = _NORMAL * self.stddev * np.hypot(share, 1 - share) / total
-                found[middle] = _estimate("share", share, half)
+                found[middle] = around(share, self.stddev * np.hypot(share, 1 - share) / total)
         return found
 
     def lines(self) -> list[str]:
@@ -230,12 +228,6 @@ def _measures(counts: np.ndarray, length: float) -> dict[str, float]:
     return found | {f"within {length * SIZES[i]:.4g}": sizes[: i + 1].sum() for i in (2, 4, 6, 8)}
 
 
-def _estimate(name: str, value: float, half: float) -> Estimate:
-    ends = np.array([value, value - half, value + half])
-    most = np.inf if name == "mean absolute error" else 1
-    return Estimate(*ends.clip(-np.inf if name == "R2" else 0, most).tolist())
-
-
 def _words(estimate: Estimate | None) -> str:
     few = "not known: too few records for this much noise; raise epsilon"
     return few if estimate is None else "{:.4g} ({:.4g} to {:.4g})".format(*estimate)
@@ -243,12 +235,13 @@ def _words(estimate: Estimate | None) -> str:
 
 def _estimates(counts: np.ndarray, stddev: float, length: float) -> dict[str, Estimate | None]:
     """Returns the measures, with intervals by what as much noise again does to them."""
-    noise = stddev * np.random.default_rng(0).standard_normal((_DRAWS, *counts.shape))
+    noise = stddev * np.random.default_rng(0).standard_normal((DRAWS, *counts.shape))
     again, found = [_measures(counts + some, length) for some in noise], {}
     for name, value in _measures(counts, length).items():
         # An AUC divides by each class, the others by all.
         total = counts.sum(axis=-1).min() if name == "AUC" else counts.sum()
-        half = _NORMAL * float(np.std([each[name] for each in again]))
+        spread = float(np.std([each[name] for each in again]))
+        least, most = -np.inf if name == "R2" else 0, np.inf if name == "mean absolute error" else 1
         enough = total > _FEW * stddev * np.sqrt(counts.size)
-        found[name] = _estimate(name, float(value), half) if enough else None
+        found[name] = around(value, spread, least, most) if enough else None
     return found

@@ -11,7 +11,8 @@ from dpjax.statistics.bins import Bins
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _TAILS = (0.025, 0.975)
 _NORMAL = 1.96  # of a normal distribution, 95 % lie within so many standard deviations
-_DRAWS = 400  # of simulated noise, since what is done to counts has no simple law
+DRAWS = 400
+"""Of simulated noise, since what is done to counts has no simple law."""
 
 
 class Estimate(NamedTuple):
@@ -53,7 +54,7 @@ def summarize(bins: Bins, noisy: np.ndarray, stddev: float, total: float) -> Sum
     37.5
     """
     # Below the released counts in the first row stands what simulated noise makes of them.
-    noise = np.random.default_rng(0).standard_normal((_DRAWS, len(noisy)))
+    noise = np.random.default_rng(0).standard_normal((DRAWS, len(noisy)))
     counts = project(noisy, total)
     rows = np.vstack([counts, project(counts + stddev * noise, total)])
     known = bins, tuple(counts.tolist()), _range(rows[:, 0] / total)
@@ -85,7 +86,7 @@ def project(counts: np.ndarray, total: float) -> np.ndarray:
     return np.maximum(counts - np.take_along_axis(excess, last, axis=-1), 0.0)
 
 
-def around(value: float, stddev: float, least: float, most: float) -> Estimate:
+def around(value: float, stddev: float, least: float = 0, most: float = 1) -> Estimate:
     """Returns a noisy number and its range, between what it can be."""
     ends = np.clip([value, value - _NORMAL * stddev, value + _NORMAL * stddev], least, most)
     return Estimate(*map(float, ends))

@@ -98,6 +98,16 @@ def test_epsilon_of_the_bounds_is_a_part_of_the_budget():
         private.configure(maker(private.data), BUDGET, 1.9, N)
 
 
+def test_bounds_are_released_once_for_one_claim():
+    private = statistics.PrivateBounds.of(table(), SCHEMA)
+    with pytest.raises(ValueError, match="configure first"):
+        private.find(key=dpjax.random_key())
+    private.configure(maker(private.data), BUDGET, 0.2, N)
+    private.find(key=dpjax.random_key())
+    with pytest.raises(ValueError, match="open the table anew"):
+        private.find(key=dpjax.random_key())
+
+
 def test_the_command_finds_bounds_trains_and_says_both(tmp_path, capsys):
     held, path = table(), tmp_path / "t.csv"
     rows = zip(*held.values(), strict=True)
