@@ -92,11 +92,8 @@ class PrivateBounds:
         look: Any = self._look
         if look is None or self._is_found:
             raise ValueError(
-                "call configure first: its event holds the one release that find makes."
-                if look is None
-                else "the bounds were found, and the event that was configured holds that one "
-                "release: keep the Dataset that find returned, or open the table anew, by "
-                "PrivateBounds.of."
+                "find is called once, after configure, whose event holds one release of bounds: "
+                "keep the Dataset that it returned, or open the table anew, by PrivateBounds.of."
             )
         places, present = read_places(self.table, self._bins)
         y = np.zeros(places.shape[:-1], np.float32)

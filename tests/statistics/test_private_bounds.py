@@ -100,7 +100,7 @@ def test_epsilon_of_the_bounds_is_a_part_of_the_budget():
 
 def test_bounds_are_released_once_for_one_claim():
     private = statistics.PrivateBounds.of(table(), SCHEMA)
-    with pytest.raises(ValueError, match="configure first"):
+    with pytest.raises(ValueError, match="after configure"):
         private.find(key=dpjax.random_key())
     private.configure(maker(private.data), BUDGET, 0.2, N)
     private.find(key=dpjax.random_key())
