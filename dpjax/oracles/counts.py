@@ -118,9 +118,6 @@ class AccuracyQuery(_Fraction):
     def check_examples(self, examples: PyTree, params: Params) -> None:
         """Raises unless the examples are rows with labels, which the model scores one by one.
 
-        Raises:
-          ValueError: before anything is spent, since the question comes when the steps are over.
-
         Privacy: reads shapes and dtypes, no value; no message names n.
         """
         if not (isinstance(examples, tuple) and len(examples) == 2):
@@ -270,10 +267,6 @@ class BinsLoss:
 
     A record is ``(places, y)``: the number of its bin in each column, of ``sizes`` bins, then
     further numbers, summed as they are. A place that is no bin, NaN and y add nothing.
-
-    >>> import jax
-    >>> jax.grad(BinsLoss((3, 2)))(jnp.zeros(6), (jnp.array([1.0, 0.0, 0.5]), 0.0)).tolist()
-    [0.0, 1.0, 0.0, 1.0, 0.0, 0.5]
     """
 
     sizes: tuple[int, ...]

@@ -52,7 +52,6 @@ class GradientQuery(Query):
     # Subclasses may share this purpose, since ``step_key`` derives from their names as well.
     purpose = "gradient"  # pyright: ignore[reportAssignmentType]
     closed_form_for_units = True
-
     sums = ClippedSums(reviewed="GradientQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
@@ -81,7 +80,6 @@ class NetworkQuery(GradientQuery):
 
     per_layer: bool = static(default=False)
     memory_limit: int | None = static(default=None)
-
     sums = ClippedSums(reviewed="NetworkQuery")
 
     @property
@@ -122,7 +120,6 @@ class BallQuery(GradientQuery):
     dimension: int = static()
 
     noise = Ball()
-
     sums = ClippedSums(reviewed="BallQuery")
 
     @property
@@ -181,7 +178,6 @@ class DifferenceQuery(Query):
     gradients_per_record = 2  # here and at the anchor
     # Near the anchor two gradients almost cancel, and rounding is a large part of the difference.
     _jumps = True
-
     sums = ClippedSums(reviewed="DifferenceQuery")
 
     @property
@@ -331,9 +327,8 @@ class EstimateQuery(Query):
             least 1; ``segment``, its number, from which the key is derived, the same for all its
             increments; ``leaf``, the place of this increment in its segment, from 0.
         """
-        anchor, start = public["anchor"], public["start"]
-        refresh, size = jnp.asarray(public["refresh"]), jnp.asarray(public["size"], jnp.int32)
-        start = jnp.asarray(start, jnp.int32)
+        anchor, refresh = public["anchor"], jnp.asarray(public["refresh"])
+        start, size = (jnp.asarray(public[name], jnp.int32) for name in ("start", "size"))
         whole = jnp.asarray(self.batch_size, jnp.int32)
         sampler: Any = self.sampler
         minibatch = functools.partial(sampler.minibatch, as_shuffled(records))

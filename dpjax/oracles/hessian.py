@@ -45,7 +45,6 @@ class HessianQuery(MeanQuery):
     name = "hessian"
     closed_form_for_units = True
     gradients_per_record = 0  # Hessians alone
-
     sums = ClippedSums(reviewed="HessianQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
@@ -153,7 +152,6 @@ class JointQuery(Query):
 
     quantity = Quantity("isometric")
     closed_form_for_units = True
-
     sums = ClippedSums(reviewed="JointQuery")
 
     @property
@@ -241,7 +239,6 @@ class SubspaceQuery(JointQuery):
     name = "subspace_gradient_and_hessian"  # pyright: ignore[reportAssignmentType]
     closed_form = False  # pyright: ignore[reportAssignmentType]
     closed_form_for_units = False
-
     sums = ClippedSums(reviewed="SubspaceQuery")
 
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:

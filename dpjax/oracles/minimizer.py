@@ -50,7 +50,6 @@ class MinimizerQuery(ValueQuery):
     quantity = Quantity("minimizer")
     reads = FullBatch
     evidence = Query.evidence  # of no record the minimiser is 0
-
     sums = ClippedSums(reviewed="MinimizerQuery")
 
     def __post_init__(self):
@@ -122,8 +121,6 @@ _ROUNDING = 1e-6
 @pytree_dataclass(kw_only=True)
 class ObjectiveQuery(MinimizerQuery):
     """Asks for the minimiser of (1/n) sum phi(m_i) + mu |w|^2 / 2 + <tilt, w>, tilt secret noise.
-
-    Features longer than 1 are scaled to length 1 first, so it is their objective that is minimised.
 
     Args:
       noise_multiplier: standard deviation of the tilt over G / n (``replace_one``: 2 G / n).

@@ -81,9 +81,19 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
     for leaf in jax.tree.leaves(params):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
-    _check_grouping(query, examples)
+    # Data and objective are each of rows or of units, whoever made them: both must agree.
+    of_units = isinstance(query.objective.loss, UnitLoss)
+    if is_grouped(examples) and not of_units:
+        raise ValueError(
+            "the data are grouped into units, but the objective is one of single records: pass "
+            "objective.of_units()."
+        )
+    if of_units and not is_grouped(examples):
+        raise ValueError(
+            f"{query.objective.name} reads units (records, present): group the records by "
+            "dpjax.datasets.group(data, by=..., max_records=...)."
+        )
     if (linear := query.objective.of_scores) is not None:
-        of_units = isinstance(query.objective.loss, UnitLoss)
         rows = examples[0] if of_units else examples
         _check_linear_examples(rows, params, linear, 1 + of_units)
     query.check_examples(examples, params)
@@ -106,21 +116,6 @@ def check_query(query: Query) -> None:
         raise ValueError(
             f"the bound of {name} must be finite and above 0, got {float(bound)!r}: return the "
             "most that one record can contribute to the sum, in l2 norm."
-        )
-
-
-def _check_grouping(query: Query, examples: PyTree) -> None:
-    # Data and objective are each of rows or of units, whoever made them: both must agree.
-    of_units = isinstance(query.objective.loss, UnitLoss)
-    if is_grouped(examples) and not of_units:
-        raise ValueError(
-            "the data are grouped into units, but the objective is one of single records: pass "
-            "objective.of_units()."
-        )
-    if of_units and not is_grouped(examples):
-        raise ValueError(
-            f"{query.objective.name} reads units (records, present): group the records by "
-            "dpjax.datasets.group(data, by=..., max_records=...)."
         )
 
 

@@ -49,28 +49,21 @@ class ValueQuery(Query):
     def evidence(self, answer: PyTree, params: Params, **public: Any) -> list[tuple[Any, Any]]:
         return []
 
+    def _smallest_curvature(
+        self, params: Params, records: Records, mask: Mask, clip_norm: Any, count: Any, dtype: Any
+    ) -> Array:
+        """Returns lambda_min of (sum of clipped Hessians) / count + the regularizer's, float64 ().
 
-def smallest_curvature(
-    query: Query,
-    params: Params,
-    records: Records,
-    clip_norm: Array | float,
-    divisor: float,
-    dtype: jnp.dtype,
-    mask: Mask = None,
-) -> Array:
-    """Returns lambda_min of (sum of clipped Hessians) / divisor + the regularizer's, float64 ().
-
-    Privacy: NOT a mechanism: the eigenvalue is exact. By Weyl's inequality one record moves it by
-      C_H / divisor at most, whatever p, with C_H = ``clip_norm`` on its Hessian's Frobenius norm.
-    """
-    total = query._clipped_by(clipped_hessian, clip_norm=clip_norm).wide(params, records, mask)
-    size = flatten(params)[0].size
-    # Added after clipping: the regularizer is exact and reads no record, so it has no sensitivity.
-    regularizer = query.objective.regularize_hessian(jnp.zeros((size, size), dtype), params)
-    with jax.enable_x64(True):
-        mean = lax.div(to_float64(total), lax.full_like(to_float64(total), divisor))
-        return _smallest_eigenvalue(mean + float64(regularizer))
+        Privacy: NOT a mechanism: the eigenvalue is exact. By Weyl's inequality one record moves it
+          by C_H / count at most, whatever p, with C_H = ``clip_norm`` on its Frobenius norm.
+        """
+        total = self._clipped_by(clipped_hessian, clip_norm=clip_norm).wide(params, records, mask)
+        size = flatten(params)[0].size
+        # Added after clipping: the regularizer is exact and reads no record: no sensitivity.
+        regularizer = self.objective.regularize_hessian(jnp.zeros((size, size), dtype), params)
+        with jax.enable_x64(True):
+            mean = lax.div(to_float64(total), lax.full_like(to_float64(total), count))
+            return _smallest_eigenvalue(mean + float64(regularizer))
 
 
 def _smallest_eigenvalue(matrix: Array) -> Array:
@@ -186,11 +179,10 @@ class ScoreQuery(ValueQuery):
         total = clipped.wide(params, batch, mask)
         # From zeros, to get the regularizer's exact gradient alone; the noisy data term is added
         # below.
-        own = self.objective.regularize_gradient(
-            jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype), params), params
-        )
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype), params)
+        own = self.objective.regularize_gradient(nothing, params)
         bound, count = self.hessian_clip_norm, self.sampler.expected
-        smallest = smallest_curvature(self, params, batch, bound, count, dtype, mask)
+        smallest = self._smallest_curvature(params, batch, mask, bound, count, dtype)
         with jax.enable_x64(True):
             mean = lax.div(to_float64(total), lax.full_like(to_float64(total), count))
             gradient = mean + float64(flatten(own)[0])
@@ -300,7 +292,8 @@ class SelectionQuery(ValueQuery):
         def one(place: Array, scores: Expansion) -> Expansion:
             candidate = jax.tree.map(lambda leaf: leaf[place], params)
             count = float(self.data_size)
-            smallest = smallest_curvature(self, candidate, records, self.clip_norm, count, dtype)
+            how = self.clip_norm, count, dtype
+            smallest = self._smallest_curvature(candidate, records, None, *how)
             with jax.enable_x64(True):
                 curvature = -smallest / float64(self.curvature_tolerance)
                 gradient = float64(gradient_norms[place]) / float64(self.gradient_tolerance)
@@ -352,7 +345,6 @@ class NewtonQuery(ValueQuery):
     purpose = "direction"  # pyright: ignore[reportAssignmentType]
     reads = FullBatch
     gradients_per_record = 0  # the Hessian is taken where the gradient was
-
     sums = ClippedSums(reviewed="NewtonQuery")
 
     def __post_init__(self):

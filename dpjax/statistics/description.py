@@ -103,10 +103,27 @@ class Plan:
             persons, rest = around(rest[1], stddev, 0, most), np.delete(rest, 1)
             scale, most = present.shape[1] / _WEIGHT, most * present.shape[1]
         records = around(rest[0] * scale, stddev * scale, 0, most)
-        correlation = _correlations(
-            self.pairs, self.bins, [each / total for each in (*parts, rest[1:])], stddev / total
-        )
+        noisy = [each / total for each in (*parts, rest[1:])]
+        correlation = self._correlations(noisy, stddev / total)
         return Description(records, persons, columns, correlation, stddev, solution)
+
+    def _correlations(self, noisy: list[np.ndarray], stddev: float) -> dict[str, Estimate]:
+        """Returns correlations of places among bins, from noisy shares and sums of products."""
+        *shares, sums = noisy
+        factor, found, moments = _factor(self.bins, self.pairs), {}, []
+        for each, share in zip(self.bins, shares, strict=True):
+            # As they are: those without negative counts would have a mean nearer the middle.
+            grid = _grid(each)
+            mean = float(share @ grid)
+            spread = math.sqrt(max(float(share @ grid**2) - mean**2, 1e-6))
+            moments.append((mean, spread, stddev * float(np.linalg.norm(grid))))
+        for (i, j), total in zip(self.pairs, sums / factor, strict=True):
+            (mean, spread, room), (other, beside, place) = moments[i], moments[j]
+            value = float(total - mean * other) / (spread * beside)
+            # Means are noisy too, and multiply each other's.
+            noise = math.hypot(stddev / factor, room * other, place * mean) / (spread * beside)
+            found[f"{self.bins[i].name}, {self.bins[j].name}"] = around(value, noise, -1, 1)
+        return found
 
 
 def describe(
@@ -226,28 +243,6 @@ def _factor(columns: Sequence[Any], pairs: Sequence[Any]) -> float:
 def _grid(bins: Bins) -> np.ndarray:
     """A number for each bin, from -1 to 1; a missing cell counts as the middle."""
     return np.r_[0.0, np.linspace(-1, 1, bins.size - 1)]
-
-
-def _correlations(
-    pairs: Sequence[tuple[int, int]], bins: Sequence[Bins], noisy: list[np.ndarray], stddev: float
-) -> dict[str, Estimate]:
-    """Returns correlations of places among bins, from noisy shares and sums of products."""
-    *shares, sums = noisy
-    factor, found, moments = _factor(bins, pairs), {}, []
-    for each, share in zip(bins, shares, strict=True):
-        # As they are: those without negative counts would have a mean nearer the middle.
-        grid = _grid(each)
-        mean = float(share @ grid)
-        spread = math.sqrt(max(float(share @ grid**2) - mean**2, 1e-6))
-        moments.append((mean, spread, stddev * float(np.linalg.norm(grid))))
-    for (i, j), total in zip(pairs, sums / factor, strict=True):
-        (mean, spread, room), (other, beside, place) = moments[i], moments[j]
-        # Means are noisy too, and multiply each other's.
-        noise = math.hypot(stddev / factor, room * other, place * mean) / (spread * beside)
-        found[f"{bins[i].name}, {bins[j].name}"] = around(
-            float(total - mean * other) / (spread * beside), noise, -1, 1
-        )
-    return found
 
 
 def _counted(estimate: Estimate) -> str:

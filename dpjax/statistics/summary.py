@@ -45,14 +45,7 @@ class Summary:
 
 
 def summarize(bins: Bins, noisy: np.ndarray, stddev: float, total: float) -> Summary:
-    """Returns what noisy counts (k,) say of a column of ``total`` records; post-processing.
-
-    >>> from dpjax.datasets.encoders import Numeric
-    >>> from dpjax.statistics.bins import bins_of
-    >>> column = bins_of(Numeric("age", 0, 100), 4)
-    >>> round(summarize(column, np.array([0.0, 100, 300, 100, 0]), 1.0, 500.0).mean.value, 1)
-    37.5
-    """
+    """Returns what noisy counts (k,) say of a column of ``total`` records; post-processing."""
     # Below the released counts in the first row stands what simulated noise makes of them.
     noise = np.random.default_rng(0).standard_normal((DRAWS, len(noisy)))
     counts = project(noisy, total)

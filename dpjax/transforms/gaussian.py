@@ -73,10 +73,6 @@ class UpdateSampling:
         rounding_error = rounding.sum_rounding_error(rows, self.relation, permutation_invariant)
         return rounding_error + rounding.shift_rounding_error(rows, self.relation)
 
-    def sensitivity(self, record_norm: float) -> float:
-        """Returns what the noise multiplier is relative to, on the mean, see ``Sampler.scale``."""
-        return float(self.sampler.scale(record_norm, self.relation))
-
     def event(self, name: str, count: int, **own: Any) -> Event:
         """Returns ``event_of`` updates that are made of these draws; arguments as there."""
         return event_of(name, count, sampler=self.sampler, relation=self.relation, **own)
@@ -153,7 +149,7 @@ def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
         # Of one record: the sampler's scale counts again how many are moved.
         one = _validate.positive("sensitivity", sensitivity) / records_moved(relation)
         # ``scale`` is that of a mean: it divides by the expected batch again.
-        sensitivity = draws.sensitivity(one * draws.expected)
+        sensitivity = float(draws.sampler.scale(one * draws.expected, relation))
         return draws.event(
             "updates",
             steps,
@@ -206,8 +202,7 @@ def noisy_mean(
     Returns:
       A ``NoiseTransformation``, to stand first in a chain; what leaves it is at least float32.
       ``event(steps, dimension=2**24)`` is what so many steps release, of updates of at most so many
-      numbers. With ``per_example`` and a sampler that draws,
-      ``update`` needs ``mask=batch.mask``.
+      numbers. With ``per_example`` and a sampler that draws, ``update`` needs ``mask=batch.mask``.
 
     Raises:
       ValueError: for a number out of range, a bad key, a sampler that has no accounting under the
@@ -223,8 +218,7 @@ def noisy_mean(
 
     >>> import dpjax
     >>> sampler = dpjax.sampling.full_batch(4)
-    >>> mean = noisy_mean(
-    ...     1.0, noise_multiplier=2.0, sampler=sampler, key=dpjax.random_key())
+    >>> mean = noisy_mean(1.0, noise_multiplier=2.0, sampler=sampler, key=dpjax.random_key())
     >>> optimizer = optax.chain(mean, optax.lion(1e-3))
     >>> total = dpjax.clipped_grad(lambda w, x: w @ x, clip_norm=1.0)
     >>> params = jnp.zeros(2)
@@ -246,7 +240,7 @@ def noisy_mean(
     # A sum from outside may have been added in float32.
     rounding_error = draws.rounding_error(total.permutation_invariant and per_example)
     # Rounding moves a sum no further than a clip norm larger by this factor would.
-    sensitivity = draws.sensitivity(total.clip_norm * (1 + rounding_error))
+    sensitivity = float(sampler.scale(total.clip_norm * (1 + rounding_error), relation))
 
     def event(steps: int, dimension: int = NUMBERS) -> Event:
         return draws.event(
@@ -327,15 +321,14 @@ def noisy_adam(
 ) -> NoiseTransformation:
     """Returns ``noisy_mean``, then ``optax.adam``: the steps of DP-Adam.
 
+    As ``noisy_sgd``, it is an optax transformation with ``event(steps)`` and a secret state.
+
     Args:
       learning_rate: a number or an optax schedule.
       b1: decay of the mean of noisy gradients, from 0 to below 1.
       b2: decay of the mean of their squares, from 0 to below 1.
       eps: added to the root of that mean, above 0.
       **mean: the arguments of ``noisy_mean``, from its ``clip_norm`` to its ``key``.
-
-    Returns:
-      An optax transformation with ``event(steps)``, as ``noisy_sgd``.
 
     Raises:
       ValueError: as ``noisy_mean``, or for a number of Adam's out of range.
@@ -371,6 +364,8 @@ def noisy_stagewise_sgd(
 ) -> NoiseTransformation:
     """Returns ``noisy_mean``, then SGD by stages with momentum at the start of each: DPageEM.
 
+    As ``noisy_sgd``, it is an optax transformation with ``event(steps)`` and a secret state.
+
     Args:
       step_size: eta0; stage k has steps eta0 / 2^k.
       first_steps: T0; stage k lasts T0 2^k updates; as in ``stagewise``.
@@ -378,9 +373,6 @@ def noisy_stagewise_sgd(
         which is the paper's DPageS. As in ``early_momentum``.
       momentum: rho, from 0 to below 1.
       **mean: the arguments of ``noisy_mean``, from its ``clip_norm`` to its ``key``.
-
-    Returns:
-      An optax transformation with ``event(steps)``, as ``noisy_sgd``.
 
     Raises:
       ValueError: as ``noisy_mean``, or for a stage or a momentum out of range.

@@ -77,10 +77,7 @@ def first_state(key: Array, params: PyTree) -> NoiseState:
 
 
 def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
-    """Returns the key of each leaf at one update, for noise that is independent of all other.
-
-    ``purpose`` is a fixed word, such as the name of the noise.
-    """
+    """Returns the key of each leaf at one update, for noise that is independent of all other."""
     step_key = derive(state.key, purpose, state.count)
     # One key for each leaf: leaves of one shape would get the same noise.
     return lambda i: fold(step_key, jnp.uint32([i]))
@@ -88,9 +85,6 @@ def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
 
 def add_noise(noise: Noise, key_of: Callable[[int], Array], updates: PyTree, stddev: Any) -> PyTree:
     """Returns ``updates`` with noise; all noise of chains passes here.
-
-    ``key_of`` is the number of a leaf -> a key used for nothing else; ``stddev``, in the units of
-    the updates, is public.
 
     Privacy: what it means for epsilon says the event of the chain.
     """

@@ -20,8 +20,7 @@ def stage_of(count: Array | int, first_steps: StageSteps) -> tuple[Array, Array]
 
     Args:
       count: number of updates before this one, at least 0 and below 2^31 - 1; any shape.
-      first_steps: T0, for stages of T0, 2 T0, 4 T0, ... updates; or a tuple with the length of each
-        stage, the last of which goes on. Numbers may be traced.
+      first_steps: see ``StageSteps``; numbers may be traced.
 
     Returns:
       ``(stage, position)``, both of the shape and dtype of ``count``.
@@ -112,8 +111,7 @@ def early_momentum(
 
     Args:
       momentum: rho, at least 0.
-      first_steps: T0; stage k lasts T0 2^k updates. A tuple gives the length of each stage, and the
-        last goes on. The same as for ``stagewise``.
+      first_steps: the same as for ``stagewise``.
       first_on_steps: t_on, from 0; rho_t is rho for the first t_on 2^k updates of stage k and 0
         after. For a tuple of lengths, a tuple with the number of each stage.
 
