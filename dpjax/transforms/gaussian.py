@@ -234,9 +234,8 @@ def noisy_mean(
         )
     draws = UpdateSampling(sampler, relation)
     multiplier = _validate.positive("noise_multiplier", noise_multiplier)
-    total = clip_and_sum(
-        clip_norm, per_layer=per_layer, permutation_invariant=draws.permutation_invariant
-    )
+    order = draws.permutation_invariant
+    total = clip_and_sum(clip_norm, per_layer=per_layer, permutation_invariant=order)
     # A sum from outside may have been added in float32.
     rounding_error = draws.rounding_error(total.permutation_invariant and per_example)
     # Rounding moves a sum no further than a clip norm larger by this factor would.

@@ -234,8 +234,7 @@ def add_tree_noise(
     >>> optimizer = optax.chain(noise, optax.sgd(0.1))
     >>> state = optimizer.init(jnp.zeros(3))
     >>> updates, state = optimizer.update(jnp.ones(3), state)
-    >>> event = noise.event(
-    ...     16, sensitivity=0.01, relation="zero_out", data_size=1_600)
+    >>> event = noise.event(16, sensitivity=0.01, relation="zero_out", data_size=1_600)
     >>> round(event.gaussian_mu, 6)
     0.1
     """
@@ -243,13 +242,9 @@ def add_tree_noise(
     noise = prefix_noise(horizon, 1, kind)
 
     def add(state: NoiseState, updates: PyTree) -> PyTree:
+        law = Prefix(of=noise, leaf=state.count)
         # All increments share one key for each leaf.
-        return add_noise(
-            Prefix(of=noise, leaf=state.count),
-            lambda i: derive(state.key, "tree_noise", i),
-            updates,
-            stddev,
-        )
+        return add_noise(law, lambda i: derive(state.key, "tree_noise", i), updates, stddev)
 
     def event(
         steps: int,

@@ -10,7 +10,7 @@ from dpjax import statistics
 from dpjax.cli.main import main
 from dpjax.datasets.encoders import Numeric
 from dpjax.statistics.bins import bins_of
-from dpjax.statistics.bounds import _ends
+from dpjax.statistics.description import _ends
 
 N = 4_000
 SCHEMA = {
