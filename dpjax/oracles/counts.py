@@ -233,8 +233,7 @@ class NormsQuery(MeanQuery):
 
             def of_rows(rows: PreparedLinear) -> Array:
                 weights = params.astype(rows.dtype).reshape(form.outputs, -1)
-                held = (rows.directions, rows.radius, rows.label)
-                slope, _ = sums.derivatives(form, weights, *held)
+                slope, _ = sums.derivatives(form, weights, rows.directions, rows.radius, rows.label)
                 return inside(jnp.linalg.norm(slope, axis=1)).reshape(rows.radius.shape)
 
             def of_examples(rows: PyTree) -> Array:

@@ -354,9 +354,8 @@ class EstimateQuery(Query):
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         """Returns the noise of this increment, correlated with that of its segment."""
-        count = jnp.where(
-            public["refresh"], jnp.asarray(self.batch_size, jnp.int32), public["size"]
-        )
+        whole = jnp.asarray(self.batch_size, jnp.int32)
+        count = jnp.where(public["refresh"], whole, public["size"])
         noise = Prefix(of=self.correlation, leaf=public["leaf"], divisor=count)
         return ((self.purpose, noise),)
 

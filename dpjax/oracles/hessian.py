@@ -89,8 +89,8 @@ class _Outer(LinearLoss):
     outputs = property(operator.attrgetter("of.linear.outputs"))  # pyright: ignore
 
     def derivatives(self, score: Array, label: Any) -> tuple[Array, Array]:
-        assert self.of.linear is not None
-        slope, _ = self.of.linear.derivatives(score, label)
+        loss: Any = self.of.linear
+        slope, _ = loss.derivatives(score, label)
         return slope, slope * slope if self.outputs == 1 else jnp.outer(slope, slope)
 
     def __call__(self, params: Params, example: PyTree) -> Array:
@@ -121,9 +121,9 @@ class CovarianceQuery(HessianQuery):
         self, records: Records, params: Params, mask: Mask = None, fitted: Any = 1.0, **public: Any
     ) -> Sums:
         """Returns the sum of clipped g g^T of the flattened parameters, (p, p). NOT PRIVATE."""
-        data, bound = self.objective.data_term, self.bound(fitted=fitted)
+        data: Any = self.objective.data_term
+        bound = self.bound(fitted=fitted)
         if isinstance(records, units.PreparedUnits):
-            assert data.of_scores is not None
             return (units.outer_sum(data.of_scores, records, params, bound),)
         clipped = ClippedSum(None, 1.0, bound, _Outer(data), self.permutation_invariant)
         return (clipped.wide(params, records, mask),)
@@ -222,8 +222,7 @@ class FittedQuery(JointQuery):
     sums = ClippedSums(reviewed="FittedQuery")
 
     def _weights(self, fitted: Any = 1.0, **public: Any) -> dict[str, Any]:
-        weights = super()._weights()
-        return weights | {"gradient_weight": self.gradient_weight * fitted}
+        return super()._weights() | {"gradient_weight": self.gradient_weight * fitted}
 
 
 @pytree_dataclass(kw_only=True)

@@ -278,15 +278,12 @@ class Query:
                 "of one device: pass the data as they are, without distributed.shard."
             )
         secret = self.secret_arguments(key, records, params, **public)
+
         # The query and its numbers enter the program of a device's share as arguments.
-        return over_shares(
-            lambda records, mask, query, params, more: query.exact(records, params, mask, **more),
-            batch,
-            mask,
-            self,
-            params,
-            public | secret,
-        )
+        def exact(records: Records, mask: Mask, query: Query, params: Params, more: dict) -> Sums:
+            return query.exact(records, params, mask, **more)
+
+        return over_shares(exact, batch, mask, self, params, public | secret)
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns how many gradients ``count`` answers compute; not under jit or vmap."""

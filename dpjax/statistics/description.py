@@ -65,9 +65,7 @@ class Description:
             lines.append(f"units {self.solution.unit!r} that have one: {_counted(self.persons)}; "
                          "below, each counts as one, by the mean of its records")  # fmt: skip
         lines += [f"noise on each count below: standard deviation {self.stddev:.3g}", ""]
-        rows: list[tuple[str, ...]] = [
-            ("column", "missing", "mean", *(f"{level:.0%}" for level in QUANTILES))
-        ]
+        rows: list[Any] = [("column", "missing", "mean", *map("{:.0%}".format, QUANTILES))]
         for each in self.columns:
             values = [each.mean, *each.quantiles.values()] if each.mean else []
             shown = [each.bins.show(estimate.value) for estimate in values if estimate]
@@ -76,9 +74,8 @@ class Description:
         lines += ["  ".join(map(str.rjust, row, widths)).rstrip() for row in rows]
         for each in self.columns:
             lines += [""] * bool(each.levels)
-            lines += [
-                f"{each.bins.name} = {level}: {_counted(n)}" for level, n in each.levels.items()
-            ]
+            name = each.bins.name
+            lines += [f"{name} = {level}: {_counted(n)}" for level, n in each.levels.items()]
         for pair, (value, lower, upper) in self.correlation.items():
             lines.append(f"correlation of {pair}: {value:.2f} ({lower:.2f} to {upper:.2f})")
         return "\n".join(lines)
@@ -315,8 +312,7 @@ class PrivateBounds:
                 f"got {epsilon:g}; a tenth of that serves."
             )
         part, sizes = dataclasses.replace(budget, epsilon=epsilon), [b.size for b in self._bins]
-        grouped = self.data.present is not None
-        look = histograms(sizes, part, data_size, of_units=grouped)
+        look = histograms(sizes, part, data_size, of_units=self.data.present is not None)
         training, self._look = beside(make, budget, look)
         return training
 
@@ -346,9 +342,8 @@ class PrivateBounds:
         stddev = float(look.queries[0].stddev)
         sizes = np.cumsum([each.size for each in self._bins])[:-1]
         parts = np.split(np.asarray(solution.params, np.float64), sizes)
-        ends = {
-            b.name: _ends(b, part[1:], stddev) for b, part in zip(self._bins, parts, strict=True)
-        }
+        pairs = zip(self._bins, parts, strict=True)
+        ends = {b.name: _ends(b, part[1:], stddev) for b, part in pairs}
         schema = self.table.schema
         columns = [_bounded(c, ends[c.name]) if c.name in ends else c for c in schema.columns]
         found = dataclasses.replace(schema, columns=tuple(columns), private=())

@@ -45,9 +45,8 @@ class ClippingTransformation(optax.GradientTransformationExtraArgs):
 
     def sensitivity(self, relation: Relation, *, rows: int) -> float:
         """Returns how far one record moves the sum of at most ``rows`` rows, rounding included."""
-        return float(
-            rounding.sum_sensitivity(self.clip_norm, relation, rows, self.permutation_invariant)
-        )
+        order = self.permutation_invariant
+        return float(rounding.sum_sensitivity(self.clip_norm, relation, rows, order))
 
 
 def clip_and_sum(

@@ -273,10 +273,7 @@ def noisy_mean(
 
 
 def noisy_sgd(
-    learning_rate: optax.ScalarOrSchedule,
-    *,
-    momentum: float | None = None,
-    **mean: Unpack[Mean],
+    learning_rate: optax.ScalarOrSchedule, *, momentum: float | None = None, **mean: Unpack[Mean]
 ) -> NoiseTransformation:
     """Returns ``noisy_mean``, then ``optax.sgd``: the steps of DP-SGD.
 
@@ -344,12 +341,8 @@ def noisy_adam(
     1.0
     """
     # Checked here, as optax takes any number.
-    adam = optax.adam(
-        learning_rate,
-        _validate.decay("b1", b1),
-        _validate.decay("b2", b2),
-        _validate.positive("eps", eps),
-    )
+    decays = _validate.decay("b1", b1), _validate.decay("b2", b2)
+    adam = optax.adam(learning_rate, *decays, _validate.positive("eps", eps))
     return _private(mean, adam)
 
 
