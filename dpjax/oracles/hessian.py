@@ -186,9 +186,8 @@ class JointQuery(Query):
 
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the sums of jointly clipped gradients (p,) and Hessians (p, p). NOT PRIVATE."""
-        return self._clipped_by(joint_clipped, **self._weights(**public)).wide(
-            params, records, mask
-        )
+        clipped = self._clipped_by(joint_clipped, **self._weights(**public))
+        return clipped.wide(params, records, mask)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         # Each part has a noise key of its own, but both are one vector: ``releases`` books one
