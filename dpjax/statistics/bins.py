@@ -1,7 +1,7 @@
 """The public bins of columns, where records lie in them, and what noisy counts of them say."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +21,7 @@ _INNERMOST = 1e-4
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _TAILS = (0.025, 0.975)
 _NORMAL = 1.96  # of a normal distribution, 95 % lie within so many standard deviations
-DRAWS = 400
-"""Of simulated noise, since what is done to counts has no simple law."""
+DRAWS = 400  # of simulated noise, since what is done to counts has no simple law
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +132,10 @@ class Estimate(NamedTuple):
     lower: float
     upper: float
 
+    def words(self, show: Callable[[float], str] = "{:,.0f}".format) -> str:
+        """Returns it for people, by default rounded."""
+        return "{} ({} to {})".format(*map(show, self))
+
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
@@ -190,10 +193,16 @@ def project(counts: np.ndarray, total: float) -> np.ndarray:
     return np.maximum(counts - np.take_along_axis(excess, last, axis=-1), 0.0)
 
 
-def around(value: float, stddev: float, least: float = 0, most: float = 1) -> Estimate:
+def around(value: float, stddev: float, least: float, most: float) -> Estimate:
     """Returns a noisy number and its range, between what it can be."""
     ends = np.clip([value, value - _NORMAL * stddev, value + _NORMAL * stddev], least, most)
     return Estimate(*map(float, ends))
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table, all of whose columns end in line."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    return ["  ".join(map(str.rjust, row, widths)).rstrip() for row in rows]
 
 
 def _range(values: np.ndarray, **how: Any) -> Estimate:

@@ -27,6 +27,7 @@ from dpjax.statistics.bins import (
     Summary,
     around,
     bins_of,
+    in_columns,
     read_places,
     summarize,
 )
@@ -60,9 +61,9 @@ class Description:
     solution: Solution
 
     def __repr__(self) -> str:
-        lines = [f"records that count: {_counted(self.records)}"]
+        lines = [f"records that count: {self.records.words()}"]
         if self.persons is not None:
-            lines.append(f"units {self.solution.unit!r} that have one: {_counted(self.persons)}; "
+            lines.append(f"units {self.solution.unit!r} that have one: {self.persons.words()}; "
                          "below, each counts as one, by the mean of its records")  # fmt: skip
         lines += [f"noise on each count below: standard deviation {self.stddev:.3g}", ""]
         rows: list[Any] = [("column", "missing", "mean", *map("{:.0%}".format, QUANTILES))]
@@ -70,14 +71,12 @@ class Description:
             values = [each.mean, *each.quantiles.values()] if each.mean else []
             shown = [each.bins.show(estimate.value) for estimate in values if estimate]
             rows.append((each.bins.name, f"{each.missing.value:.1%}", *(shown or [""] * 6)))
-        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-        lines += ["  ".join(map(str.rjust, row, widths)).rstrip() for row in rows]
+        lines += in_columns(rows)
         for each in self.columns:
             lines += [""] * bool(each.levels)
-            name = each.bins.name
-            lines += [f"{name} = {level}: {_counted(n)}" for level, n in each.levels.items()]
-        for pair, (value, lower, upper) in self.correlation.items():
-            lines.append(f"correlation of {pair}: {value:.2f} ({lower:.2f} to {upper:.2f})")
+            lines += [f"{each.bins.name} = {k}: {n.words()}" for k, n in each.levels.items()]
+        for pair, found in self.correlation.items():
+            lines.append(f"correlation of {pair}: {found.words('{:.2f}'.format)}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -253,10 +252,6 @@ def _factor(columns: Sequence[Any], pairs: Sequence[Any]) -> float:
 def _grid(bins: Bins) -> np.ndarray:
     """A number for each bin, from -1 to 1; a missing cell counts as the middle."""
     return np.r_[0.0, np.linspace(-1, 1, bins.size - 1)]
-
-
-def _counted(estimate: Estimate) -> str:
-    return "{:,.0f} ({:,.0f} to {:,.0f})".format(*estimate)
 
 
 @dataclasses.dataclass

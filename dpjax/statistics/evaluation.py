@@ -14,7 +14,7 @@ from dpjax.display.cards import Card, HasCard
 from dpjax.driver import run
 from dpjax.results import SavedSolution, Solution
 from dpjax.results.prediction import Score, score_of, training_rows
-from dpjax.statistics.bins import DRAWS, Estimate, around
+from dpjax.statistics.bins import DRAWS, Estimate, around, in_columns
 
 _STEP = 0.4
 EDGES = _STEP * np.arange(-12, 13)
@@ -73,7 +73,8 @@ class Evaluation(HasCard):
         for middle, pair in zip(middles, self.counts.T if two else (), strict=two):
             if (total := float(pair.sum())) > _FEW * self.stddev:
                 share = float(pair[1]) / total
-                found[middle] = around(share, self.stddev * np.hypot(share, 1 - share) / total)
+                noise = self.stddev * float(np.hypot(share, 1 - share)) / total
+                found[middle] = around(share, noise, 0, 1)
         return found
 
     def lines(self) -> list[str]:
@@ -84,8 +85,7 @@ class Evaluation(HasCard):
             cells = [[f"{x:,.0f}" for x in row] for row in self.confusion]
             rows = [["class \\ predicted as", *self.classes]]
             rows += [[name, *row] for name, row in zip(self.classes, cells, strict=True)]
-            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-            lines += ["  ".join(map(str.rjust, row, widths)) for row in rows]
+            lines += in_columns(rows)
         return lines + [f"predicted {p:.4g}: {_words(e)}" for p, e in self.calibration.items()]
 
     def to_json(self) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def _measures(counts: np.ndarray, length: float) -> dict[str, float]:
 
 def _words(estimate: Estimate | None) -> str:
     few = "not known: too few records for this much noise; raise epsilon"
-    return few if estimate is None else "{:.4g} ({:.4g} to {:.4g})".format(*estimate)
+    return few if estimate is None else estimate.words("{:.4g}".format)
 
 
 def _estimates(counts: np.ndarray, stddev: float, length: float) -> dict[str, Estimate | None]:
@@ -241,7 +241,7 @@ def _estimates(counts: np.ndarray, stddev: float, length: float) -> dict[str, Es
         # An AUC divides by each class, the others by all.
         total = counts.sum(axis=-1).min() if name == "AUC" else counts.sum()
         spread = float(np.std([each[name] for each in again]))
-        least, most = -np.inf if name == "R2" else 0, np.inf if name == "mean absolute error" else 1
+        ends = -np.inf if name == "R2" else 0, np.inf if name == "mean absolute error" else 1
         enough = total > _FEW * stddev * np.sqrt(counts.size)
-        found[name] = around(value, spread, least, most) if enough else None
+        found[name] = around(float(value), spread, *ends) if enough else None
     return found
