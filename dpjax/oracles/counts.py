@@ -273,9 +273,8 @@ class BinsLoss:
     def __call__(self, params: Params, example: Any) -> Array:
         """Returns the inner product of ``params`` and what a record adds."""
         record, count = example[0], len(self.sizes)
-        inside = (
-            record[np.repeat(np.arange(count), self.sizes)] == np.r_[*map(np.arange, self.sizes)]
-        )
+        bins = np.r_[*map(np.arange, self.sizes)]
+        inside = record[np.repeat(np.arange(count), self.sizes)] == bins
         return params @ jnp.r_[inside, jnp.nan_to_num(record[count:])].astype(params.dtype)
 
 

@@ -141,11 +141,10 @@ def _check_linear_examples(examples: PyTree, params: Params, linear: LinearLoss,
             "bounds that are chosen without a look at the data, and convert them by "
             "x.astype('float32')."
         )
-    features = jnp.shape(x)[axes]
-    if jnp.shape(params) != (features * linear.outputs,):
+    size = jnp.shape(x)[axes] * linear.outputs
+    if jnp.shape(params) != (size,):
         scores = f" for {linear.outputs} scores" if linear.outputs > 1 else ""
         raise ValueError(
-            f"params must have shape ({features * linear.outputs},) to fit x{scores}, got "
-            f"{jnp.shape(params)}: pass dimension={features * linear.outputs} to the factory, and "
-            "params of that shape, if any."
+            f"params must have shape ({size},) to fit x{scores}, got {jnp.shape(params)}: pass "
+            f"dimension={size} to the factory, and params of that shape, if any."
         )

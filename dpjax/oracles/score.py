@@ -157,7 +157,21 @@ class ScoreQuery(ValueQuery):
 
         def one(place: Array, scores: Expansion) -> Expansion:
             candidate = jax.tree.map(lambda leaf: leaf[place], params)
-            found = self._one(batch, present, candidate, dtype)
+            clipped = self._clipped_by(clipped_grad, clip_norm=self.clip_norm)
+            total = clipped.wide(candidate, batch, present)
+            # From zeros, to get the regularizer's exact gradient alone; the data term is added below.
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype), candidate)
+            own = self.objective.regularize_gradient(nothing, candidate)
+            bound, count = self.hessian_clip_norm, self.sampler.expected
+            smallest = self._smallest_curvature(candidate, batch, present, bound, count, dtype)
+            with jax.enable_x64(True):
+                mean = lax.div(to_float64(total), lax.full_like(to_float64(total), count))
+                gradient = mean + float64(flatten(own)[0])
+                norm = jnp.sqrt(jnp.sum(gradient * gradient)) / float64(self.clip_norm)
+                curvature = smallest / float64(self.hessian_clip_norm)
+                # In these units one record moves every number by 1 / m: one scale serves all.
+                both = lax.concatenate([lax.reshape(norm, (1,)), lax.reshape(curvature, (1,))], 0)
+                found = from_float64(both, dtype)
             pairs = zip(scores.terms, found.terms, strict=True)
             return Expansion(tuple(terms.at[:, place].set(term) for terms, term in pairs))
 
@@ -173,24 +187,6 @@ class ScoreQuery(ValueQuery):
     @property
     def _units(self) -> Array:
         return jnp.stack([jnp.asarray(self.clip_norm), jnp.asarray(self.hessian_clip_norm)])
-
-    def _one(self, batch: Records, mask: Array, params: Params, dtype: jnp.dtype) -> Expansion:
-        clipped = self._clipped_by(clipped_grad, clip_norm=self.clip_norm)
-        total = clipped.wide(params, batch, mask)
-        # From zeros, to get the regularizer's exact gradient alone; the noisy data term is added
-        # below.
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype), params)
-        own = self.objective.regularize_gradient(nothing, params)
-        bound, count = self.hessian_clip_norm, self.sampler.expected
-        smallest = self._smallest_curvature(params, batch, mask, bound, count, dtype)
-        with jax.enable_x64(True):
-            mean = lax.div(to_float64(total), lax.full_like(to_float64(total), count))
-            gradient = mean + float64(flatten(own)[0])
-            norm = jnp.sqrt(jnp.sum(gradient * gradient)) / float64(self.clip_norm)
-            curvature = smallest / float64(self.hessian_clip_norm)
-            # In these units one record moves every number by 1 / m: one scale of noise serves all.
-            both = lax.concatenate([lax.reshape(norm, (1,)), lax.reshape(curvature, (1,))], 0)
-            return from_float64(both, dtype)
 
 
 @pytree_dataclass(kw_only=True)
