@@ -159,7 +159,7 @@ class ScoreQuery(ValueQuery):
             candidate = jax.tree.map(lambda leaf: leaf[place], params)
             clipped = self._clipped_by(clipped_grad, clip_norm=self.clip_norm)
             total = clipped.wide(candidate, batch, present)
-            # From zeros, for the exact gradient of the regularizer alone; the data term is added below.
+            # From zeros, for the regularizer's exact gradient alone; the data term is added below.
             nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype), candidate)
             own = self.objective.regularize_gradient(nothing, candidate)
             bound, count = self.hessian_clip_norm, self.sampler.expected
