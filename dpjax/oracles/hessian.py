@@ -79,7 +79,7 @@ class HessianQuery(MeanQuery):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Outer(LinearLoss):
+class _OuterGradient(LinearLoss):
     """A loss whose Hessian, where it is taken, is the gradient of an objective times itself."""
 
     of: Objective
@@ -125,7 +125,7 @@ class CovarianceQuery(HessianQuery):
         bound = self.bound(fitted=fitted)
         if isinstance(records, units.PreparedUnits):
             return (units.outer_sum(data.of_scores, records, params, bound),)
-        clipped = ClippedSum(None, 1.0, bound, _Outer(data), self.permutation_invariant)
+        clipped = ClippedSum(None, 1.0, bound, _OuterGradient(data), self.permutation_invariant)
         return (clipped.wide(params, records, mask),)
 
 
