@@ -85,15 +85,12 @@ class PrivateEstimator(BaseEstimator):
         """Trains privately, which spends the budget once.
 
         Args:
-          X: (n, p) numbers: an array, a list of lists, or a data frame. A cell that is no real
-            number is a missing value.
+          X: (n, p) numbers: an array, dense or sparse, a list of lists, or a data frame. A cell
+            that is no real number is a missing value.
           y: (n,) labels or numbers: an array, a list, or a column of a data frame. A record whose
             label is missing or not as declared contributes nothing.
           groups: (n,) integers or words that say whose each record is; None to protect each record
             by itself.
-
-        Returns:
-          The estimator itself.
 
         Raises:
           ValueError: before anything is spent, for arguments that do not fit together and arrays of
@@ -154,12 +151,7 @@ class PrivateEstimator(BaseEstimator):
         return self._guarantee if fits == 1 else f"{self._guarantee}\n{_SEVERAL.format(fits=fits)}"
 
     def _rows(self, X: Any) -> np.ndarray:
-        """Returns features scaled as those of ``fit``.
-
-        Raises:
-          ValueError: for a value that is missing or no number, or other features than in ``fit``.
-          NotFittedError: before ``fit``.
-        """
+        """Returns features scaled as those of ``fit``."""
         check_is_fitted(self)
         x = arrays.features(X)
         self._note_features(X, x, reset=False)
@@ -174,6 +166,11 @@ class PrivateEstimator(BaseEstimator):
         held, penalty = self.solution_, self.solution_.description.penalty
         beside: Any = {"classes": self._scored, "numeric": is_regressor(self), "penalty": penalty}
         return coefficients(self._params, held.preprocessing, held.error_bars, **beside)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     def summary(self) -> str:
         """Returns ``coefficients_`` as a table with captions; of ``inference``, with intervals."""
@@ -230,14 +227,13 @@ class PrivateEstimator(BaseEstimator):
         if delta is None:
             delta = 1 / (10 * _validate.positive_int("data_size", size))
         budget = PrivacyBudget(self.epsilon, delta, self.relation)
-        factories = ALGORITHMS
-        solver = _validate.choice("solver", self.solver, factories)
+        solver = _validate.choice("solver", self.solver, ALGORITHMS)
         if self._inferred is not None:
             solver = {"population": "noisy-newton", "privacy": "dp-tr"}[self._inferred]
             # The default stands for either.
             if self.solver not in (solver, "dp-tr"):
                 raise ValueError(f"inference takes the solver {solver}: leave {self.solver} out.")
-        factory = factories[solver]
+        factory = ALGORITHMS[solver]
         takes = [name for name in inspect.signature(factory).parameters if name not in _SAID]
         options = {} if self.solver_options is None else self.solver_options
         if not isinstance(options, Mapping):
