@@ -173,7 +173,11 @@ def _search(
 ) -> _trials.Best:
     """Makes all trainings, some at once, and returns the best; the host sees no other."""
     number, records, params = chosen.release.number, training.records, training.params
-    size, pieces = _pieces(number.cap, records, limit)
+    # What the records of one training take; nearly equal pieces, so that few trainings are made
+    # beyond the cap.
+    one = max(sum(np.size(leaf) * leaf.dtype.itemsize for leaf in jax.tree.leaves(records)), 1)
+    pieces = -(-number.cap // max(min(limit // one, number.cap), 1))
+    size = -(-number.cap // pieces)
     unit = training.unit_of_privacy
     stacked, rounds = _trials.stack(chosen.algorithms), _trials.rounds_of(chosen.algorithms)
     # Slots beyond the cap fill the last piece; none of them counts.
@@ -198,24 +202,13 @@ def _search(
                 )
                 done += step
                 bar.update(min((piece * rounds + done) * size, number.cap * rounds))
-                step = _longer(step, time.monotonic() - begun)
+                passed = time.monotonic() - begun
+                if passed < _PIECE_SECONDS / 2:
+                    step *= 2
+                elif passed > 2 * _PIECE_SECONDS:
+                    step = max(step // 2, 1)
             best = _choose(stacked, here, carries, records, params, chosen.score, best, **unit)
         return jax.block_until_ready(best)  # pyright: ignore[reportReturnType] # of some trainings
-
-
-def _pieces(cap: int, records: PyTree, limit: int) -> tuple[int, int]:
-    """Returns how many trainings are made at once, and how many times that."""
-    one = max(sum(np.size(leaf) * leaf.dtype.itemsize for leaf in jax.tree.leaves(records)), 1)
-    pieces = -(-cap // max(min(limit // one, cap), 1))
-    # Nearly equal pieces, so that few trainings are made beyond the cap.
-    return -(-cap // pieces), pieces
-
-
-def _longer(step: int, seconds: float) -> int:
-    """How many steps to take before the bar moves again."""
-    if seconds < _PIECE_SECONDS / 2:
-        return 2 * step
-    return max(step // 2, 1) if seconds > 2 * _PIECE_SECONDS else step
 
 
 @contextlib.contextmanager
