@@ -29,8 +29,9 @@ from dpjax.oracles import (
     SecondOrderAnswer,
 )
 
-# Parts of mu^2: of the approach, the histogram, the last step and the covariance.
-_APPROACH, _NORMS, _LAST, _COVARIANCE = 0.37, 0.03, 0.5, 0.1
+# Parts of mu^2: of the histogram, the covariance, and the steps but the last, which takes the rest.
+# The first of several need little, as an error shrinks by its square from step to step.
+_NORMS, _COVARIANCE, _ONE_STEP, _FAR, _NEAR = 0.03, 0.1, 0.37, 0.12, 0.27
 # Where slopes and curvature may both be largest: what of the last step's part the Hessian takes.
 _OF_HESSIAN = 0.6
 # So few clipped records bias the gradient by far less than its standard deviation.
@@ -62,6 +63,7 @@ class NoisyNewton(base.Algorithm):
     """Configuration of noisy Newton; made by ``noisy_newton``."""
 
     approach: JointQuery
+    near: JointQuery | None
     norms: NormsQuery | None
     last: FittedQuery
     covariance: CovarianceQuery
@@ -73,8 +75,8 @@ class NoisyNewton(base.Algorithm):
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        found = () if self.norms is None else (self.norms,)
-        return (self.approach, *found, self.last, self.covariance)
+        asked = self.approach, self.near, self.norms, self.last, self.covariance
+        return tuple(query for query in asked if query is not None)
 
     @property
     def objective(self) -> Objective:
@@ -98,6 +100,8 @@ class NoisyNewton(base.Algorithm):
         return self._moved(state, answer, self.approach)
 
     def finalize(self, key: Array, state: NoisyNewtonState, ask: base.Ask) -> NoisyNewtonState:
+        if self.near is not None:
+            state, _ = self._moved(state, ask(self.near, state.params), self.near)
         if self.norms is not None:
             counts = ask(self.norms, state.params)
             fitted = self.norms.exceeded(counts, _CLIPPED)
@@ -231,8 +235,8 @@ def noisy_newton(
 
     Args:
       objective: a loss of linear scores, for the standard errors; rows have norm at most 1.
-      steps: Newton steps before the last one; by default 2, 1 for the squared loss and 3 for
-        robust ones, by reweighted least squares. More for strong effects, where the start is far.
+      steps: Newton steps before the last one; by default 3, by reweighted least squares for robust
+        losses, and 1 for the squared loss. More for strong effects, where the start is far.
       clip_norm: bound on one record's gradient; by default the Lipschitz constant. For the
         covariance, and the last step of a squared loss, a smaller one is found from a noisy
         histogram of gradients' norms.
@@ -240,8 +244,9 @@ def noisy_newton(
         smoothness, or what a joint release has at no cost.
 
     Privacy: releases ``steps`` + 1 times gradient and Hessian of all records as one Gaussian, the
-      last with half of the privacy as mu^2; a histogram of norms, unless ``clip_norm`` is given;
-      and the covariance of clipped gradients at the output. ``error_bars`` are post-processing.
+      last with about half of the privacy as mu^2; a histogram of norms, unless ``clip_norm`` is
+      given; and the covariance of clipped gradients at the output. ``error_bars`` are
+      post-processing.
 
     Reference: Avella-Medina, Bradshaw and Loh, "Differentially private inference via noisy
       optimization" (2023); the joint release, the fitted clip norm, and the covariance given the
@@ -250,15 +255,14 @@ def noisy_newton(
     >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = noisy_newton(objectives.logistic(), budget, data_size=10_000, dimension=10)
-    >>> [release.name for release in algorithm.event.releases][1:]
+    >>> [release.name for release in algorithm.event.releases][2:]
     ['gradient_norms', 'last_gradient_and_hessian', 'gradient_covariance']
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "Noisy Newton")
     form = objective.averaged
-    # One step from 0 is all that a quadratic loss needs, and robust ones are flat far out.
-    bend = 1.0 if form is None else form.concordance
-    usual = 3 if bend is None else 2 if bend else 1
+    # One step from 0 is all that a quadratic loss needs.
+    usual = 1 if form is not None and form.concordance == 0 else 3
     steps = _validate.int32_count("steps", usual if steps is None else steps)
     # Bounds that hold for every record are far above most: a squared loss has none.
     fitted, fits = clip_norm is None and form is not None, objective.constants is None
@@ -277,23 +281,26 @@ def noisy_newton(
     # But at an epsilon of hundreds: noise ends at 10 deviations, and that ends what parts may have.
     even = whole < 0.99 * gaussian_multiplier(budget, 1, accountant, noise_draws=draws)
 
-    def asked(kind: Any, part: float, **fields: Any) -> Any:
+    def asked(kind: Any, part: float, objective: Objective = objective, **fields: Any) -> Any:
         multiplier = round_up(whole * math.sqrt(count) if even else whole / math.sqrt(part))
-        return kind(setting=problem.setting, noise_multiplier=multiplier, **fields)
+        setting = dataclasses.replace(problem.setting, objective=objective)
+        return kind(setting=setting, noise_multiplier=multiplier, **fields)
 
     weights = {"gradient_weight": of_gradient, "hessian_weight": of_hessian}
-    approach = _APPROACH if fitted else _APPROACH + _NORMS
+    start = {"objective": _approached(objective), **weights}
+    looped, spent = (steps - 1, _FAR) if steps > 1 else (1, _ONE_STEP)
+    near = _NEAR if steps > 1 else 0.0
+    last = 1 - _COVARIANCE - _NORMS * fitted - spent - near
     public = budget.relation != "add_or_remove_one"
-    first = asked(JointQuery, approach / steps, **weights)
-    setting = dataclasses.replace(first.setting, objective=_approached(first.objective))
     algorithm = NoisyNewton(
-        approach=dataclasses.replace(first, setting=setting),
+        approach=asked(JointQuery, spent / looped, **start),
+        near=asked(JointQuery, near, label="near_gradient_and_hessian", **start) if near else None,
         norms=asked(NormsQuery, _NORMS, clip_norm=clip) if fitted else None,
-        last=asked(FittedQuery, _LAST, label="last_gradient_and_hessian", **weights),
+        last=asked(FittedQuery, last, label="last_gradient_and_hessian", **weights),
         covariance=asked(CovarianceQuery, _COVARIANCE, clip_norm=clip),
         fits=fitted and fits,
         unclipped=public and ((fitted and fits) or base.never_clips(_of_a_row(objective), clip)),
-        **problem.plan(steps, 1),
+        **problem.plan(looped, 1),
     )
     problem.check_spent(algorithm.event)
     return algorithm
