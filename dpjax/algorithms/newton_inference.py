@@ -1,6 +1,7 @@
 """Noisy Newton steps for inference (Avella-Medina, Bradshaw and Loh 2023)."""
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -9,29 +10,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpjax import _validate
+from dpjax import _validate, objectives, oracles
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.base import StepInfo
-from dpjax.algorithms.inference import PopulationBars
-from dpjax.algorithms.trust_region import joint_weights
-from dpjax.objectives import Objective
+from dpjax.algorithms.certificate import PopulationBars
+from dpjax.algorithms.trust_region import joint_weights, start
 from dpjax.objectives.regression import Residual, Reweighted
 from dpjax.objectives.units import UnitLoss
-from dpjax.oracles import (
-    CovarianceQuery,
-    FittedQuery,
-    JointQuery,
-    NormsQuery,
-    Query,
-    SecondOrderAnswer,
-)
 
 # Parts of mu^2: of the histogram, the covariance, and the steps but the last, which takes the rest.
-# The first of several need little, as an error shrinks by its square from step to step.
-_NORMS, _COVARIANCE, _ONE_STEP, _FAR, _NEAR = 0.03, 0.1, 0.37, 0.12, 0.27
+_NORMS, _COVARIANCE = 0.03, 0.1
+# Of one step before the last; or of the first of several, and of the one that is near. From step to
+# step an error shrinks to its square, so that the first need little: measured, shares alike leave
+# the last step too long where a class is rare.
+_ONLY, _FAR, _NEAR = 0.37, 0.12, 0.27
 # Where slopes and curvature may both be largest: what of the last step's part the Hessian takes.
 _OF_HESSIAN = 0.6
 # So few clipped records bias the gradient by far less than its standard deviation.
@@ -51,7 +46,7 @@ class NoisyNewtonState(NamedTuple):
     params: Params
     point: Params
     """Where the last gradient and Hessian were asked."""
-    answer: SecondOrderAnswer
+    answer: oracles.SecondOrderAnswer
     covariance: Array
     """Of a record's gradient, (p, p)."""
     fitted: Array
@@ -59,14 +54,14 @@ class NoisyNewtonState(NamedTuple):
 
 
 @pytree_dataclass
-class NoisyNewton(base.Algorithm):
+class NoisyNewton(base.FieldsAlgorithm):
     """Configuration of noisy Newton; made by ``noisy_newton``."""
 
-    approach: JointQuery
-    near: JointQuery | None
-    norms: NormsQuery | None
-    last: FittedQuery
-    covariance: CovarianceQuery
+    approach: oracles.JointQuery
+    near: oracles.JointQuery | None
+    norms: oracles.NormsQuery | None
+    last: oracles.FittedQuery
+    covariance: oracles.CovarianceQuery
     fits: bool = static()
     """Whether the last step, too, has the clip norm that fits."""
     unclipped: bool = static()
@@ -74,12 +69,7 @@ class NoisyNewton(base.Algorithm):
     title = "Noisy Newton"
 
     @property
-    def queries(self) -> tuple[Query, ...]:
-        asked = self.approach, self.near, self.norms, self.last, self.covariance
-        return tuple(query for query in asked if query is not None)
-
-    @property
-    def objective(self) -> Objective:
+    def objective(self) -> objectives.Objective:
         return self.last.objective
 
     @property
@@ -88,16 +78,14 @@ class NoisyNewton(base.Algorithm):
         return compose([first.event(int(self.steps)), *(query.event(1) for query in others)])
 
     def init(self, params: Params) -> NoisyNewtonState:
-        zero = jnp.zeros_like(ravel_pytree(at_least_float32(params))[0])
-        square = jnp.zeros((zero.size, zero.size), zero.dtype)
-        answer = SecondOrderAnswer(zero, square)
-        return NoisyNewtonState(params, params, answer, square, jnp.ones((), zero.dtype))
+        answer = start(params).answer
+        one = jnp.ones((), answer.hessian.dtype)
+        return NoisyNewtonState(params, params, answer, answer.hessian, one)
 
     def step(
         self, key: Array, state: NoisyNewtonState, ask: base.Ask
     ) -> tuple[NoisyNewtonState, StepInfo]:
-        answer = ask(self.approach, state.params)
-        return self._moved(state, answer, self.approach)
+        return self._moved(state, ask(self.approach, state.params), self.approach)
 
     def finalize(self, key: Array, state: NoisyNewtonState, ask: base.Ask) -> NoisyNewtonState:
         if self.near is not None:
@@ -116,7 +104,7 @@ class NoisyNewton(base.Algorithm):
 
     @jax.default_matmul_precision("highest")
     def _moved(
-        self, state: NoisyNewtonState, answer: SecondOrderAnswer, query: JointQuery
+        self, state: NoisyNewtonState, answer: oracles.SecondOrderAnswer, query: oracles.JointQuery
     ) -> tuple[NoisyNewtonState, StepInfo]:
         """The state after a Newton step on noisy data terms at ``state.params``."""
         unravel = ravel_pytree(at_least_float32(state.params))[1]
@@ -129,7 +117,7 @@ class NoisyNewton(base.Algorithm):
         return state._replace(params=params, point=state.params, answer=answer), info
 
     def _model(
-        self, params: Params, answer: SecondOrderAnswer, query: JointQuery
+        self, params: Params, answer: oracles.SecondOrderAnswer, query: oracles.JointQuery
     ) -> tuple[Array, Array, Array, Array]:
         """Gradient, inverse Hessian, Hessian, and its smallest eigenvalue over the noise's norm.
 
@@ -197,7 +185,7 @@ class NoisyNewton(base.Algorithm):
         )
 
 
-def _of_a_row(objective: Objective) -> Objective:
+def _of_a_row(objective: objectives.Objective) -> objectives.Objective:
     """The objective whose constants a mean over a unit's records has too."""
     loss = objective.loss
     if not isinstance(loss, UnitLoss) or objective.averaged is None:
@@ -206,20 +194,19 @@ def _of_a_row(objective: Objective) -> Objective:
     return dataclasses.replace(objective, loss=loss.loss, linear=loss.linear, margin=margin)
 
 
-def _approached(objective: Objective) -> Objective:
+def _approached(objective: objectives.Objective) -> objectives.Objective:
     """The same, but for robust losses, whose own curvature is no guide from far away."""
     form, loss = objective.of_scores, objective.loss
     if not isinstance(form, Residual) or form.constants is None:
         return objective
+    linear = Reweighted(form)
     if isinstance(loss, UnitLoss):
-        return dataclasses.replace(
-            objective, loss=dataclasses.replace(loss, linear=Reweighted(form))
-        )
-    return dataclasses.replace(objective, linear=Reweighted(form))
+        return dataclasses.replace(objective, loss=dataclasses.replace(loss, linear=linear))
+    return dataclasses.replace(objective, linear=linear)
 
 
 def noisy_newton(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -231,8 +218,6 @@ def noisy_newton(
 ) -> NoisyNewton:
     """Returns noisy Newton, whose solution has standard errors for a population.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       objective: a loss of linear scores, for the standard errors; rows have norm at most 1.
       steps: Newton steps before the last one; by default 3, by reweighted least squares for robust
@@ -240,19 +225,17 @@ def noisy_newton(
       clip_norm: bound on one record's gradient; by default the Lipschitz constant. For the
         covariance, and the last step of a squared loss, a smaller one is found from a noisy
         histogram of gradients' norms.
-      hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
-        smoothness, or what a joint release has at no cost.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases ``steps`` + 1 times gradient and Hessian of all records as one Gaussian, the
-      last with about half of the privacy as mu^2; a histogram of norms, unless ``clip_norm`` is
-      given; and the covariance of clipped gradients at the output. ``error_bars`` are
-      post-processing.
+      last with half of the privacy as mu^2 and the one before it with a quarter; a histogram of
+      norms, unless ``clip_norm`` is given; and the covariance of clipped gradients at the output.
+      ``error_bars`` are post-processing.
 
     Reference: Avella-Medina, Bradshaw and Loh, "Differentially private inference via noisy
       optimization" (2023); the joint release, the fitted clip norm, and the covariance given the
       released Hessian, are ours.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = noisy_newton(objectives.logistic(), budget, data_size=10_000, dimension=10)
     >>> [release.name for release in algorithm.event.releases][2:]
@@ -281,25 +264,26 @@ def noisy_newton(
     # But at an epsilon of hundreds: noise ends at 10 deviations, and that ends what parts may have.
     even = whole < 0.99 * gaussian_multiplier(budget, 1, accountant, noise_draws=draws)
 
-    def asked(kind: Any, part: float, objective: Objective = objective, **fields: Any) -> Any:
+    def asked(kind: Any, part: float, **fields: Any) -> Any:
         multiplier = round_up(whole * math.sqrt(count) if even else whole / math.sqrt(part))
-        setting = dataclasses.replace(problem.setting, objective=objective)
-        return kind(setting=setting, noise_multiplier=multiplier, **fields)
+        return kind(**{"setting": problem.setting, "noise_multiplier": multiplier} | fields)
 
     weights = {"gradient_weight": of_gradient, "hessian_weight": of_hessian}
-    start = {"objective": _approached(objective), **weights}
-    looped, spent = (steps - 1, _FAR) if steps > 1 else (1, _ONE_STEP)
-    near = _NEAR if steps > 1 else 0.0
-    last = 1 - _COVARIANCE - _NORMS * fitted - spent - near
-    public = budget.relation != "add_or_remove_one"
+    setting = dataclasses.replace(problem.setting, objective=_approached(problem.objective))
+    approach = functools.partial(asked, oracles.JointQuery, setting=setting, **weights)
+    looped, far, near = (steps - 1, _FAR, _NEAR) if steps > 1 else (1, _ONLY, 0.0)
+    last = 1 - far - near - _NORMS * fitted - _COVARIANCE
+    unclipped = base.never_clips(_of_a_row(objective), budget.relation, clip)
+    if fitted and fits:  # so few records are clipped that their bias is far below the noise
+        unclipped = budget.relation != "add_or_remove_one"
     algorithm = NoisyNewton(
-        approach=asked(JointQuery, spent / looped, **start),
-        near=asked(JointQuery, near, label="near_gradient_and_hessian", **start) if near else None,
-        norms=asked(NormsQuery, _NORMS, clip_norm=clip) if fitted else None,
-        last=asked(FittedQuery, last, label="last_gradient_and_hessian", **weights),
-        covariance=asked(CovarianceQuery, _COVARIANCE, clip_norm=clip),
+        approach=approach(far / looped),
+        near=approach(near, label="near_gradient_and_hessian") if near else None,
+        norms=asked(oracles.NormsQuery, _NORMS, clip_norm=clip) if fitted else None,
+        last=asked(oracles.FittedQuery, last, label="last_gradient_and_hessian", **weights),
+        covariance=asked(oracles.CovarianceQuery, _COVARIANCE, clip_norm=clip),
         fits=fitted and fits,
-        unclipped=public and ((fitted and fits) or base.never_clips(_of_a_row(objective), clip)),
+        unclipped=unclipped,
         **problem.plan(looped, 1),
     )
     problem.check_spent(algorithm.event)

@@ -50,25 +50,11 @@ def taking(parameter: str) -> list[str]:
 
 def listed(names: Iterable[str]) -> str:
     """Returns what a help says of algorithms, above its examples."""
-    lines = (
-        textwrap.fill(
-            dpjax.algorithms.ALL[name].asks.replace("`", ""),
-            80,
-            initial_indent=f"  {name:15} ",
-            subsequent_indent=" " * 18,
-            break_on_hyphens=False,
-        )
-        for name in names
-    )
-    return "\n".join(["algorithms, and what a step asks of the data:", *lines, "\n"])
-
-
-def add(parser: argparse.ArgumentParser, *groups: Options) -> None:
-    """Adds groups of options to a command."""
-    for flag, how in [option for group in groups for option in group.items()]:
-        shown = getattr(how.get("type"), "shown", None)
-        # The option's own metavar wins over that of its type.
-        parser.add_argument(flag, **({"metavar": shown} | how if shown else how))
+    lines = ["algorithms, and what a step asks of the data:"]
+    for name in names:
+        words = f"  {name:15} {dpjax.algorithms.ALL[name].asks}".replace("`", "")
+        lines.append(textwrap.fill(words, 80, subsequent_indent=" " * 18, break_on_hyphens=False))
+    return "\n".join([*lines, "\n"])
 
 
 def destination(flag: str, how: Mapping[str, Any]) -> str:
@@ -148,6 +134,12 @@ MEMORY: Options = {
         "help": "leave the rows of an NPY, Parquet or uncompressed NPZ file on disk where they "
         "need more, such as 2GB, and read them in chunks; the result is the same. Each pass scales "
         "them again, unless `dpjax data FILE --write` did",
+    }
+}
+CHECKPOINT: Options = {
+    "--checkpoint": {
+        "type": Folder,
+        "help": "save the run as it goes, or resume the run saved there; SECRET: it holds the key",
     }
 }
 OBJECTIVE: Options = {
@@ -333,6 +325,20 @@ def write(*outputs: tuple[str | None, Callable[[str], object]]) -> int:
                 writer(rescued)
                 print(f"dpjax: it is kept as {rescued}", file=sys.stderr)
     return status
+
+
+def write_training(
+    arguments: argparse.Namespace, trained: Any, content: dict[str, Any], *more: Any, **page: Any
+) -> int:
+    """Writes model, JSON and report, where they are asked for, and ``more``, see ``write``."""
+    author, model = arguments.author, os.path.basename(arguments.save or "model")
+    page = {"model": model, "author": author, "ledger": arguments.ledger} | page
+    return write(
+        (arguments.save, lambda path: dpjax.save(path, trained, author=author)),
+        (arguments.json, lambda path: write_json(path, content)),
+        (arguments.report, lambda path: dpjax.report(trained, path, **page)),
+        *more,
+    )
 
 
 def write_json(path: str, content: dict[str, Any]) -> None:

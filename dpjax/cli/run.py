@@ -20,7 +20,6 @@ from dpjax import _validate
 from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.cli import options, problem, processes
-from dpjax.cli.main import Parser
 from dpjax.datasets.source import few
 from dpjax.display.cards import ceil, floor, printable
 from dpjax.driver import check_data, holds_run, root_key, seconds_per_step, starting_point
@@ -32,7 +31,10 @@ _COMPILE_EVENT = "/jax/core/compile/"
 _TRIAL_ROWS = 65_536
 EXACT = ("exact_objective", "exact_gradient_norm", "exact_min_eigenvalue", "exact_accuracy")
 _CONFIDENCE = 0.95
-_EXAMPLES = """
+HELP = """
+Train privately. The guarantee covers all that is printed but the times; --exact adds what it does
+not cover.
+
 dpjax run
 dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
 dpjax run --data people.csv --schema schema.toml --save model --report report.html
@@ -62,25 +64,11 @@ _OPTIONS: options.Options = {
         "help": 'the part of --epsilon that finds bounds declared "private" in the schema '
         "(default: a tenth)",
     },
-    "--checkpoint": {
-        "type": options.Folder,
-        "help": "save the run as it goes, or resume the run saved there; SECRET: it holds the key",
-    },
+    **options.CHECKPOINT,
     **options.MEMORY,
 }
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    options.add(parser, *options.PROBLEM, options.ANSWERS, options.TRAINING, _OPTIONS)
-    options.add(parser, processes.OPTIONS)
-    parser.describe(
-        command,
-        "Train privately. The guarantee covers all that is printed but the times; --exact adds "
-        "what it does not cover.",
-        _EXAMPLES,
-        options.listed(dpjax.ALGORITHMS),
-    )
+OPTIONS = (*options.PROBLEM, options.ANSWERS, options.TRAINING, _OPTIONS, processes.OPTIONS)
+LISTED = options.listed(dpjax.ALGORITHMS)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -108,20 +96,18 @@ def _work(arguments: argparse.Namespace) -> int:
     problem.warn(algorithm)
     problem.say_labels(arguments, objective, data)
     if arguments.dry_run:
-        everyone.from_first(functools.partial(_check_spending, arguments, algorithm))
+        everyone.from_first(functools.partial(problem.check_spending, arguments, algorithm.event))
         return problem.dry_run(arguments, algorithm, data, costs(algorithm, data))
     if arguments.exact:
         print("warning: --exact prints exact values of the data, NOT PRIVATE", file=sys.stderr)
     begin = time.perf_counter()
+    ledger = arguments.ledger
     with _compile_seconds() as compiling:
         if private is not None:
             key = dpjax.random_key() if arguments.seed is None else None
-            how = {"key": key, "seed": arguments.seed, "ledger": arguments.ledger}
-            data = private.find(**how)
-            # It is booked as a whole by now.
-            changed = {"ledger": None, "booked": arguments.ledger}
-            arguments = argparse.Namespace(**vars(arguments) | changed)
-        solution = _train(arguments, algorithm, data, everyone)
+            data = private.find(key=key, seed=arguments.seed, ledger=ledger)
+            ledger = None  # it is booked as a whole by now
+        solution = _train(arguments, algorithm, data, everyone, ledger)
         # JAX returns before it has computed; the time would be that of nothing.
         jax.block_until_ready(solution.params)
     if not everyone.leads:
@@ -170,12 +156,6 @@ def _check(arguments: argparse.Namespace) -> None:
     options.check(arguments)
 
 
-def _check_spending(arguments: argparse.Namespace, algorithm: Algorithm) -> None:
-    resumed = arguments.checkpoint and holds_run(arguments.checkpoint)
-    # A run that goes on spends nothing more.
-    problem.check_spending(arguments, None if resumed else algorithm.event)
-
-
 def costs(algorithm: Algorithm, data: dpjax.Dataset, trainings: int = 1) -> list[str]:
     """Returns memory and estimated time, from made-up rows of the same width.
 
@@ -205,7 +185,11 @@ def costs(algorithm: Algorithm, data: dpjax.Dataset, trainings: int = 1) -> list
 
 
 def _train(
-    arguments: argparse.Namespace, algorithm: Algorithm, data: dpjax.Dataset, everyone: Team
+    arguments: argparse.Namespace,
+    algorithm: Algorithm,
+    data: dpjax.Dataset,
+    everyone: Team,
+    ledger: str | None,
 ) -> dpjax.Solution:
     seed, key, folder = arguments.seed, None, arguments.checkpoint
     # The checkpoint is the first process's: others may not see its folder.
@@ -214,16 +198,10 @@ def _train(
     if seed is None and not resumed:
         key = dpjax.random_key()
     if arguments.repeats is None:
-        return dpjax.run(
-            algorithm,
-            # Each process has the whole table, and puts on its devices the shares that are theirs.
-            data if everyone.size == 1 else dpjax.distributed.shard(data),
-            key=key,
-            seed=seed,
-            checkpoint=arguments.checkpoint,
-            ledger=arguments.ledger,
-            part=arguments.part,
-        )
+        # Each process has the whole table, and puts on its devices the shares that are theirs.
+        shared = data if everyone.size == 1 else dpjax.distributed.shard(data)
+        booked: Any = {"ledger": ledger, "part": arguments.part}
+        return dpjax.run(algorithm, shared, key=key, seed=seed, checkpoint=folder, **booked)
     root = root_key(key, seed)
     # One program for all, so that it compiles once.
     keys = jax.random.split(root, arguments.repeats)
@@ -238,21 +216,12 @@ def _write(
         f"{setting.algorithm.title} on {arguments.data}: epsilon {budget.epsilon:g}, "
         f"delta {budget.delta:.2g}, {budget.relation}, per {solution.unit}"
     )
-    author, exact = arguments.author, {field: content[field] for field in EXACT}
-    page = functools.partial(
-        dpjax.report,
-        title=f"{setting.algorithm.title} on {name}",
-        model=os.path.basename(arguments.save or "model"),
-        author=author,
-        ledger=getattr(arguments, "booked", arguments.ledger),
-        exact=exact,
-    )
-    status = options.write(
-        (arguments.save, lambda path: dpjax.save(path, solution, author=author)),
-        (arguments.json, lambda path: options.write_json(path, content)),
-        (arguments.report, lambda path: page(solution, path)),
-        (arguments.plot, lambda path: dpjax.plotting.plot_solution(solution, path, title)),
-    )
+    plot = arguments.plot, lambda path: dpjax.plotting.plot_solution(solution, path, title)
+    shown = {
+        "title": f"{setting.algorithm.title} on {name}",
+        "exact": {field: content[field] for field in EXACT},
+    }
+    status = options.write_training(arguments, solution, content, plot, **shown)
     scale, objective = solution.preprocessing, setting.algorithm.objective
     predicts = objective.predicts or objective.predicts_numbers
     if arguments.save and scale is not None and predicts:
@@ -282,6 +251,7 @@ def result(
     if (certificate := certificate_fields(solution.certificate)) is not None:
         certificate["beta"] = np.round(certificate["beta"], 7).tolist()  # float32 holds no more
     seconds_compile, seconds_run = (None, None) if private else seconds
+    inferred = arguments.inference and arguments.repeats is None
     return {
         **problem.header(arguments, setting),
         "unit": data.unit,
@@ -290,15 +260,13 @@ def result(
         # One training's guarantee covers neither repeats nor exact values.
         "releasable": solution.releasable
         and not (arguments.exact or arguments.repeats or arguments.seed is not None),
-        "noise": [release.to_json() for release in event.releases],
         "gradient_evaluations": setting.algorithm.evaluations._asdict(),
         "steps": np.asarray(solution.steps).tolist(),
-        "max_steps": setting.algorithm.max_steps,
         "planned_steps": int(setting.algorithm.steps),
         "status": statuses(np.asarray(solution.status)).tolist(),
         "certificate": certificate,
         "remarks": solution.remarks,
-        "coefficients": _coefficients(arguments, solution),
+        "coefficients": solution.coefficients().to_dict() if inferred else None,
         **{field: _answer(solution, field) for field in ANSWERS},
         **_exact(arguments, setting, data, solution),
         "seconds_compile": seconds_compile,
@@ -365,41 +333,15 @@ def _answer(solution: dpjax.Solution, field: str) -> dict[str, Any] | None:
     return {**numbers, "confidence": _CONFIDENCE}
 
 
-def _coefficients(
-    arguments: argparse.Namespace, solution: dpjax.Solution
-) -> list[dict[str, Any]] | None:
-    """Returns a dictionary for each coefficient, None where none are asked for."""
-    if not arguments.inference or arguments.repeats is not None:
-        return None
-    found = solution.coefficients()
-    fields = ("value", "standard_error", "z", "p_value", "lower", "upper", "noise")
-    held = (found.values, found.errors, found.z, found.p_values)
-    numbers = [
-        np.full(found.values.shape, np.nan) if part is None else part
-        for part in (*held, found.lower, found.upper, found.noise)
-    ]
-    named = [*zip(found.names, found.per, strict=True)] * len(found.classes or (None,))
-    classes = np.repeat(np.array(found.classes or (None,), object), len(found.names))
-    return [
-        {
-            "class": label,
-            "name": name,
-            "per": per,
-            **dict(zip(fields, map(float, row), strict=True)),
-        }
-        for label, (name, per), *row in zip(classes, named, *map(np.ravel, numbers), strict=True)
-    ]
-
-
 def _exact(
     arguments: argparse.Namespace,
     setting: problem.Setting,
     data: dpjax.Dataset,
     solution: dpjax.Solution,
 ) -> dict[str, Any]:
-    unknown: dict[str, Any] = dict.fromkeys(EXACT)
+    found: dict[str, Any] = dict.fromkeys(EXACT)
     if not arguments.exact:
-        return unknown
+        return found
     objective = setting.algorithm.objective
     examples = jax.tree.map(jnp.asarray, data.examples)
     tested = examples
@@ -409,24 +351,15 @@ def _exact(
         tested = x[present], y[present]
     if data.test_x is not None and data.test_y is not None:
         tested = (jnp.asarray(data.test_x), jnp.asarray(data.test_y))
-
+    runs = solution.params if arguments.repeats else [solution.params]
     # What predicts no label has no accuracy.
-    of_labels = [dpjax.diagnostics.exact_accuracy] if objective.predicts else []
-
-    def measure(params: jax.Array) -> list[float]:
-        of_all = (
-            dpjax.diagnostics.exact_objective(objective, params, examples),
-            dpjax.diagnostics.exact_gradient_norm(objective, params, examples),
-            dpjax.diagnostics.exact_min_eigenvalue(objective, params, examples),
-            *(exact(objective, params, *tested) for exact in of_labels),
-        )
-        return [float(value) for value in of_all]
-
-    if arguments.repeats:
-        rows = [measure(params) for params in solution.params]
-        # Accuracy is the last name, and stays None where nothing predicts.
-        return unknown | dict(zip(EXACT, map(list, zip(*rows, strict=True)), strict=False))
-    return unknown | dict(zip(EXACT, measure(solution.params), strict=False))
+    for name in EXACT if objective.predicts else EXACT[:-1]:
+        read, exact = (examples,), getattr(dpjax.diagnostics, name)
+        if name == "exact_accuracy":
+            read = tested
+        values = [float(exact(objective, params, *read)) for params in runs]
+        found[name] = values if arguments.repeats else values[0]
+    return found
 
 
 def _each(value: Any, show: Callable[[Any], str], summarize: Callable = np.mean) -> str:

@@ -12,12 +12,13 @@ from jax.core import Tracer
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
+from dpjax.accounting import Event
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.distributed import mesh_of
 from dpjax.driver.asking import check_questions
 from dpjax.driver.checks import check_alike, check_data, check_devices
-from dpjax.driver.configuration import drop_outdated
+from dpjax.driver.configuration import Configuration, drop_outdated
 from dpjax.driver.keys import key_of_first
 from dpjax.driver.loop import describe
 from dpjax.mechanisms.keys import check_traced, guessable
@@ -31,18 +32,7 @@ _MAX_SELF_TEST_SIZE = 2**22
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A training whose arguments are checked, and whose records are on the devices.
-
-    Nothing has been asked of the data yet.
-
-    Args:
-      examples: the records as the objective reads them, in the host's memory or wherever they were.
-      records: the same, on the devices.
-      key: the root key; None for that of a checkpoint. SECRET.
-      reproducible: whether the key may come from a seed.
-      unit_of_privacy: ``unit``, its name, and ``bounded_rows``, whether every row is known to have
-        norm 1 at most.
-      team: the processes that take part.
+    """A training whose arguments are checked; nothing has been asked of the data yet.
 
     Privacy: raw data and the key.
     """
@@ -50,11 +40,16 @@ class Training:
     algorithm: Algorithm
     data: Dataset | PyTree = dataclasses.field(repr=False)
     examples: PyTree = dataclasses.field(repr=False)
+    """The records as the objective reads them, in the host's memory or wherever they were."""
     records: PyTree = dataclasses.field(repr=False)
+    """The same, on the devices."""
     params: Params = dataclasses.field(repr=False)
     key: Array | None = dataclasses.field(repr=False)
+    """The root key; None for that of a checkpoint. SECRET."""
     reproducible: bool
+    """Whether the key may come from a seed."""
     unit_of_privacy: dict[str, Any]
+    """Its name, ``unit``, and ``bounded_rows``: whether every row surely has norm 1 at most."""
     team: processes.Team
 
     @contextlib.contextmanager
@@ -62,6 +57,20 @@ class Training:
         """Holds the records open, and tells the other processes if this one fails."""
         with processes.reaching_others(self.team), open_readers(self.records):
             yield
+
+    @property
+    def event(self) -> Event:
+        """What a ledger books."""
+        return self.algorithm.event
+
+    @property
+    def steps(self) -> int:
+        """How many there are to save and show."""
+        return int(self.algorithm.steps)
+
+    def described(self) -> Configuration:
+        """Returns what must be the same for it to go on."""
+        return describe(self.algorithm, self.examples, self.params)
 
     def settled(self, solution: Solution, part: str | None = None) -> Solution:
         """Returns a solution of this training with what only the host knows of it."""
@@ -80,9 +89,6 @@ def prepare(
     """Returns the training of ``solve``'s arguments, checked in all that is public.
 
     ``seeded`` says that the key is made of a seed; a traced key cannot be inspected for it.
-
-    Raises:
-      ValueError: as ``solve``, except for a key that was used before, which is checked later.
     """
     if not hasattr(algorithm, "dimension"):
         raise ValueError(

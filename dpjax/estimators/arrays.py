@@ -30,12 +30,9 @@ _LARGEST = 1e150
 
 
 def features(x: Any) -> np.ndarray:
-    """Returns ``x`` as real numbers (n, p), with NaN for a cell that is none.
-
-    Raises:
-      ValueError: for another shape, or a dtype of other things than real numbers.
-      TypeError: for a sparse matrix.
-    """
+    """Returns ``x`` as real numbers (n, p), with NaN for a cell that is none."""
+    # Its rows are dense once they are scaled.
+    x = x.toarray() if sparse.issparse(x) else x
     array, kind = _read("X", x)
     if array.ndim != 2:
         raise ValueError(
@@ -68,12 +65,7 @@ def features(x: Any) -> np.ndarray:
 
 
 def labels(y: Any) -> tuple[np.ndarray, Kind]:
-    """Returns the labels in ``y``, and how they are stored.
-
-    Raises:
-      ValueError: for another shape than (n,) or an array of (n, 1), or a complex dtype.
-      TypeError: for a sparse matrix.
-    """
+    """Returns the labels in ``y``, and how they are stored."""
     frame = _frame(y)
     if frame is not None and len(frame.names) == 1:  # its one dtype, whatever a cell lacks
         (cells,) = frame.at(slice(None), frame.names)
@@ -93,9 +85,6 @@ def numbers(y: Any, low: float, high: float) -> np.ndarray:
     """Returns labels that are numbers from ``low`` to ``high`` mapped to [-1, 1].
 
     NaN for any other, hence a null record.
-
-    Raises:
-      ValueError: for another shape, or a dtype of other things than real numbers.
     """
     cells, kind = labels(y)
     # Words may be numbers, and one that is none makes a null record.
@@ -125,8 +114,7 @@ def _read(name: str, data: Any) -> tuple[np.ndarray, Kind]:
     """Returns ``data`` as an array, and how it is stored."""
     if sparse.issparse(data):
         raise TypeError(
-            f"Sparse data was passed for {name}, but dense data is required: pass {name}.toarray() "
-            f"({8 * data.shape[-1]:,} bytes a row)."
+            f"Sparse data was passed for {name}, but dense data is required: {name}.toarray()."
         )
     check_unmasked(name, data)
     if _is_bare(data):
@@ -163,13 +151,8 @@ class Scaling(NamedTuple):
     that this gives to the longest, (1 + 1/16)^(1/2).
 
     A ``linear`` scaling with ranges maps values to [-1, 1], and divides all rows by one constant,
-    the largest norm that there can be; with a norm, the constant is 1.
-
-    Args:
-      ranges: lowest and highest value of each feature, or None.
-      norm: declared bound on the norm of a row, where there are no ranges.
-      intercept: whether to append a constant feature.
-      linear: whether no row within the declaration is divided by a norm of its own.
+    the largest norm that there can be; with a norm, the constant is 1. So no row within the
+    declaration is divided by a norm of its own.
     """
 
     ranges: Ranges | None
@@ -204,8 +187,7 @@ class Scaling(NamedTuple):
     def in_units(self, params: np.ndarray) -> tuple[np.ndarray, float]:
         """Returns weights (p,) and an intercept for features in their own units.
 
-        Args:
-          params: weights (p,) or (p + 1,) of the rows, the intercept's last.
+        Of the weights (p,) or (p + 1,) of the rows, the intercept's last.
         """
         # Not params[:-1], as a row without an intercept ends with a feature.
         weights = params[: len(params) - self.intercept]

@@ -85,15 +85,12 @@ class PrivateEstimator(BaseEstimator):
         """Trains privately, which spends the budget once.
 
         Args:
-          X: (n, p) numbers: an array, a list of lists, or a data frame. A cell that is no real
-            number is a missing value.
+          X: (n, p) numbers: an array, dense or sparse, a list of lists, or a data frame. A cell
+            that is no real number is a missing value.
           y: (n,) labels or numbers: an array, a list, or a column of a data frame. A record whose
             label is missing or not as declared contributes nothing.
           groups: (n,) integers or words that say whose each record is; None to protect each record
             by itself.
-
-        Returns:
-          The estimator itself.
 
         Raises:
           ValueError: before anything is spent, for arguments that do not fit together and arrays of
@@ -116,8 +113,8 @@ class PrivateEstimator(BaseEstimator):
             bounds, self.data_norm, bool(self.fit_intercept), x.shape[1], linear
         )
         names = getattr(self, "feature_names_in_", [f"x{at}" for at in range(x.shape[1])])
-        self._preprocessing = self._scaling.preprocessing([*names], **declared)
-        if self._inferred is not None and self._preprocessing is None:
+        scale = self._scaling.preprocessing([*names], **declared)
+        if self._inferred is not None and scale is None:
             raise ValueError(
                 "inference needs bounds in place of data_norm: rows that are scaled down to a norm "
                 "are not linear in their columns."
@@ -127,7 +124,6 @@ class PrivateEstimator(BaseEstimator):
         data = self._grouped(data, groups)
         planned = self._configure(data.size, x.shape[1] + self._scaling.intercept)
         self.settings_: dict[str, Any] = {}
-        scale = self._preprocessing
         if scale is not None:
             scale = dataclasses.replace(scale, label="y", max_records=self.max_records)
         solution = dataclasses.replace(self._train(planned, data), preprocessing=scale)
@@ -155,12 +151,7 @@ class PrivateEstimator(BaseEstimator):
         return self._guarantee if fits == 1 else f"{self._guarantee}\n{_SEVERAL.format(fits=fits)}"
 
     def _rows(self, X: Any) -> np.ndarray:
-        """Returns features scaled as those of ``fit``.
-
-        Raises:
-          ValueError: for a value that is missing or no number, or other features than in ``fit``.
-          NotFittedError: before ``fit``.
-        """
+        """Returns features scaled as those of ``fit``."""
         check_is_fitted(self)
         x = arrays.features(X)
         self._note_features(X, x, reset=False)
@@ -172,9 +163,14 @@ class PrivateEstimator(BaseEstimator):
     def coefficients_(self) -> Coefficients:
         """Coefficients by name in the units of the columns, with what is known of their errors."""
         check_is_fitted(self)
-        bars, penalty = self.solution_.error_bars, self.solution_.description.penalty
+        held, penalty = self.solution_, self.solution_.description.penalty
         beside: Any = {"classes": self._scored, "numeric": is_regressor(self), "penalty": penalty}
-        return coefficients(self._params, self._preprocessing, bars, **beside)
+        return coefficients(self._params, held.preprocessing, held.error_bars, **beside)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     def summary(self) -> str:
         """Returns ``coefficients_`` as a table with captions; of ``inference``, with intervals."""
@@ -231,14 +227,13 @@ class PrivateEstimator(BaseEstimator):
         if delta is None:
             delta = 1 / (10 * _validate.positive_int("data_size", size))
         budget = PrivacyBudget(self.epsilon, delta, self.relation)
-        factories = ALGORITHMS
-        solver = _validate.choice("solver", self.solver, factories)
+        solver = _validate.choice("solver", self.solver, ALGORITHMS)
         if self._inferred is not None:
             solver = {"population": "noisy-newton", "privacy": "dp-tr"}[self._inferred]
             # The default stands for either.
             if self.solver not in (solver, "dp-tr"):
                 raise ValueError(f"inference takes the solver {solver}: leave {self.solver} out.")
-        factory = factories[solver]
+        factory = ALGORITHMS[solver]
         takes = [name for name in inspect.signature(factory).parameters if name not in _SAID]
         options = {} if self.solver_options is None else self.solver_options
         if not isinstance(options, Mapping):
