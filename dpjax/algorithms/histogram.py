@@ -7,7 +7,7 @@ from dpjax.accounting import PrivacyBudget, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.perturbed_minimum import Perturbation, one_release
 from dpjax.objectives import Objective
-from dpjax.oracles.histogram import BinsLoss, HistogramQuery
+from dpjax.oracles.counts import BinsLoss, HistogramQuery
 
 
 def histograms(
