@@ -23,10 +23,10 @@ from dpjax.objectives.units import UnitLoss
 
 # Parts of mu^2: of the histogram, the covariance, and the steps but the last, which takes the rest.
 _NORMS, _COVARIANCE = 0.03, 0.1
-# Of one step before the last; or of the first of several, and of the one that is near. From step to
-# step an error shrinks to its square, so that the first need little: measured, shares alike leave
-# the last step too long where a class is rare.
-_ONLY, _FAR, _NEAR = 0.37, 0.12, 0.27
+# Of the steps before the last, of a squared loss; of others of the first ones and of the one before
+# the last. From step to step an error shrinks to its square, so that the first need little:
+# measured, shares alike leave the last step too long where a class is rare.
+_SQUARED, _FAR, _NEAR = 0.37, 0.12, 0.27
 # Where slopes and curvature may both be largest: what of the last step's part the Hessian takes.
 _OF_HESSIAN = 0.6
 # So few clipped records bias the gradient by far less than its standard deviation.
@@ -220,16 +220,17 @@ def noisy_newton(
 
     Args:
       objective: a loss of linear scores, for the standard errors; rows have norm at most 1.
-      steps: Newton steps before the last one; by default 3, by reweighted least squares for robust
-        losses, and 1 for the squared loss. More for strong effects, where the start is far.
+      steps: Newton steps before the last two, by default 2; of a squared loss before the last one,
+        by default 1. More for strong effects, where the start is far. Of a robust loss all but the
+        last are of reweighted least squares.
       clip_norm: bound on one record's gradient; by default the Lipschitz constant. For the
         covariance, and the last step of a squared loss, a smaller one is found from a noisy
         histogram of gradients' norms.
       **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
-    Privacy: releases ``steps`` + 1 times gradient and Hessian of all records as one Gaussian, the
-      last with half of the privacy as mu^2 and the one before it with a quarter; a histogram of
-      norms, unless ``clip_norm`` is given; and the covariance of clipped gradients at the output.
+    Privacy: releases gradient and Hessian of all records as one Gaussian at each step, the last
+      with half of the privacy as mu^2 and the one before it with a quarter; a histogram of norms,
+      unless ``clip_norm`` is given; and the covariance of clipped gradients at the output.
       ``error_bars`` are post-processing.
 
     Reference: Avella-Medina, Bradshaw and Loh, "Differentially private inference via noisy
@@ -245,8 +246,8 @@ def noisy_newton(
     base.check_smooth(objective, "Noisy Newton")
     form = objective.averaged
     # One step from 0 is all that a quadratic loss needs.
-    usual = 1 if form is not None and form.concordance == 0 else 3
-    steps = _validate.int32_count("steps", usual if steps is None else steps)
+    bends = form is None or form.concordance != 0
+    steps = _validate.int32_count("steps", 1 + bends if steps is None else steps)
     # Bounds that hold for every record are far above most: a squared loss has none.
     fitted, fits = clip_norm is None and form is not None, objective.constants is None
     clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)[0]
@@ -256,7 +257,7 @@ def noisy_newton(
         curvature = base.clip_norms(objective, clip, None)[1]
         of_gradient = round_up(clip / math.sqrt(1 - _OF_HESSIAN))
         of_hessian = round_up(curvature / math.sqrt(_OF_HESSIAN))
-    count = steps + 2 + fitted
+    count = steps + bends + 2 + fitted
     draws = problem.dimension * (problem.dimension + 1) + 16  # of the largest release, at most
     # mu^2 = 1 / multiplier^2 adds up over releases: of a part, so much of what all have.
     whole = gaussian_multiplier(budget, count, accountant, noise_draws=draws) / math.sqrt(count)
@@ -271,20 +272,20 @@ def noisy_newton(
     weights = {"gradient_weight": of_gradient, "hessian_weight": of_hessian}
     setting = dataclasses.replace(problem.setting, objective=_approached(problem.objective))
     approach = functools.partial(asked, oracles.JointQuery, setting=setting, **weights)
-    looped, far, near = (steps - 1, _FAR, _NEAR) if steps > 1 else (1, _ONLY, 0.0)
+    far, near = (_FAR, _NEAR) if bends else (_SQUARED, 0.0)
     last = 1 - far - near - _NORMS * fitted - _COVARIANCE
     unclipped = base.never_clips(_of_a_row(objective), budget.relation, clip)
     if fitted and fits:  # so few records are clipped that their bias is far below the noise
         unclipped = budget.relation != "add_or_remove_one"
     algorithm = NoisyNewton(
-        approach=approach(far / looped),
+        approach=approach(far / steps),
         near=approach(near, label="near_gradient_and_hessian") if near else None,
         norms=asked(oracles.NormsQuery, _NORMS, clip_norm=clip) if fitted else None,
         last=asked(oracles.FittedQuery, last, label="last_gradient_and_hessian", **weights),
         covariance=asked(oracles.CovarianceQuery, _COVARIANCE, clip_norm=clip),
         fits=fitted and fits,
         unclipped=unclipped,
-        **problem.plan(looped, 1),
+        **problem.plan(steps, 1),
     )
     problem.check_spent(algorithm.event)
     return algorithm
