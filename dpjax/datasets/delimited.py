@@ -38,6 +38,7 @@ _NO_CSV = {
     rb".*\r(?!\n)": "has lines that end in carriage returns alone: save it with line feeds",
 }
 _PIECE = 2**23  # bytes that are read at once: a date that occurs in them is read once
+_FIRST_DAY = float(np.datetime64("0001-01-01").astype(int))
 _Asked = tuple[int, Form | None]  # the place of a column, and how it holds numbers, if so
 _BLANK = re.compile(rb"(?:\A|\n)[ \t\r\f\v]*\n")
 
@@ -182,8 +183,9 @@ class CsvFile(Source):
         except ImportError:  # an extra
             return None
         # Of one column a line of blanks would be a record; pyarrow drops a mark at the start, which
-        # is part of the first cell by the other way, taken where any other record is strange.
-        if len(self.names) < 2 or data.startswith(_MARK):
+        # is part of the first cell by the other way, taken where any other record is strange; and
+        # it refuses other separators, which would tell that no record is.
+        if len(self.names) < 2 or data.startswith(_MARK) or not self.separator.isascii():
             return None
         read = arrow.ReadOptions(column_names=[*map(str, range(len(self.names)))],
                                  block_size=len(data) + 1)  # fmt: skip
@@ -339,4 +341,6 @@ def _cells_of(column: Any, form: Form | None) -> np.ndarray:
     if others is not None:
         values[others] = left
     values[~np.isfinite(values)] = np.nan
+    # Of the year 0, which Python has not: it reads the column where another record is strange.
+    values[days & (values < _FIRST_DAY)] = np.nan
     return values

@@ -16,7 +16,7 @@ from dpjax.accounting.release import Quantity
 from dpjax.derivatives import count_rows
 from dpjax.derivatives.linear import prepared, sums, units
 from dpjax.derivatives.linear.scaled_rows import PreparedLinear, prepare
-from dpjax.derivatives.primitives import vmap_mixes_examples
+from dpjax.derivatives.primitives import map_examples, vmap_mixes_examples
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.objectives.units import UnitLoss
 from dpjax.oracles.gradient import GradientQuery
@@ -237,7 +237,8 @@ class NormsQuery(MeanQuery):
                 return inside(jnp.linalg.norm(slope, axis=1)).reshape(rows.radius.shape)
 
             def of_examples(rows: PyTree) -> Array:
-                gradients = jax.vmap(jax.grad(loss.loss), in_axes=(None, 0))(params, rows)
+                alone = vmap_mixes_examples(loss.loss, params, rows)
+                gradients = map_examples(lambda row: jax.grad(loss.loss)(params, row), rows, alone)
                 return inside(jax.vmap(optax.tree.norm)(gradients))
 
             if isinstance(records, units.PreparedUnits):
