@@ -107,7 +107,8 @@ def report(
     target = check_path(path)
     if isinstance(solution, statistics.Description):
         title, held = title or f"{len(solution.columns)} columns", sections_of(solution)
-        banners, content = list[str](), {"sections": by_heading(held)}
+        banners: list[str] = []
+        content = {"sections": by_heading(held)}
         page = functools.partial(frame.page, "A first look", title, sections=held)
     else:
         facts = facts_of(solution, author, ledger)
