@@ -104,8 +104,7 @@ class NoisyNewton(base.Algorithm):
             state = state._replace(fitted=fitted.astype(state.fitted.dtype))
         answer = ask(self.last, state.params, fitted=self._of_last(state))
         state, _ = self._moved(state, answer, self.last)
-        covariance = ask(self.covariance, state.params, fitted=state.fitted)
-        return state._replace(covariance=covariance)
+        return state._replace(covariance=ask(self.covariance, state.params, fitted=state.fitted))
 
     def _of_last(self, state: NoisyNewtonState) -> Array | float:
         return state.fitted if self.fits else 1.0
@@ -232,7 +231,7 @@ def noisy_newton(
     Args:
       objective: a loss of linear scores, for the standard errors; rows have norm at most 1.
       steps: Newton steps before the last one; by default 2, 1 for the squared loss and 3 for
-        robust ones, by reweighted least squares. More for strong effects, where the start is far.
+        robust ones, whose approach is by reweighted least squares. More where effects are strong.
       clip_norm: bound on one record's gradient; by default the Lipschitz constant. For the
         covariance, and the last step of a squared loss, a smaller one is found from a noisy
         histogram of gradients' norms.

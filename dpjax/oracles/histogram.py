@@ -28,9 +28,8 @@ class BinsLoss:
     def __call__(self, params: Params, example: Any) -> Array:
         """Returns the inner product of ``params`` and what a record adds."""
         record, count = example[0], len(self.sizes)
-        inside = (
-            record[np.repeat(np.arange(count), self.sizes)] == np.r_[*map(np.arange, self.sizes)]
-        )
+        column, place = np.repeat(np.arange(count), self.sizes), np.r_[*map(np.arange, self.sizes)]
+        inside = record[column] == place
         return params @ jnp.r_[inside, jnp.nan_to_num(record[count:])].astype(params.dtype)
 
 
@@ -44,6 +43,7 @@ class HistogramQuery(GradientQuery):
     """
 
     name = "histogram"
+    description = "shares of records in public bins, with Gaussian noise"
     sums = ClippedSums(reviewed="HistogramQuery")
 
     @property

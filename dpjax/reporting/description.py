@@ -8,23 +8,25 @@ from dpjax.statistics import Description, Summary
 from dpjax.statistics.summary import QUANTILES
 
 _HOLD = (
-    "All numbers hold noise; ranges in parentheses hold what they would be without it in 95 of 100 "
-    "cases. Numbers beyond declared bounds are counted in the outermost bins."
+    "All numbers have noise added; in 95 of 100 cases the range in parentheses holds the number "
+    "without noise.",
+    "Numbers beyond declared bounds are counted in the outermost bins.",
 )
 
 
 def sections_of(look: Description) -> list[frame.Section]:
     """Returns the claim, what there is, and the guarantee; released and public values only."""
     text = str(look.solution.guarantee())
-    short = frame.Section("In short", [text.partition("\n")[0], _HOLD])
+    short = frame.Section("In short", [text.partition("\n")[0]], items=_HOLD)
     return [short, *_sections(look), frame.Section("The guarantee in full", code=[text])]
 
 
 def _sections(look: Description) -> Iterator[frame.Section]:
     said = [f"{look.records.words()} records count: training would drop the others."]
     if look.persons is not None:
-        said.append(f"{look.persons.value:,.0f} of {look.solution.unit} have one; below, each "
-                    "counts as one, by the mean of its records.")  # fmt: skip
+        units = f"{look.persons.value:,.0f} units ({look.solution.unit})"
+        said.append(f"{units} have a record that counts; below, each unit counts once, by the mean "
+                    "of its records.")  # fmt: skip
     said.append(f"Noise on each count: standard deviation {look.stddev:.3g}.")
     numbers = [each for each in look.columns if each.mean]
     rows = [
@@ -32,7 +34,7 @@ def _sections(look: Description) -> Iterator[frame.Section]:
         + [e.words(each.bins.show) for e in (each.mean, *each.quantiles.values()) if e]
         for each in numbers
     ]
-    head = ["column", "missing", "mean", *(f"{level:.0%}" for level in QUANTILES)]
+    head = ["column", "missing/other", "mean", *(f"{level:.0%}" for level in QUANTILES)]
     shown = plotting.is_available()
     drawn = [_picture(each, look.stddev) for each in look.columns] if shown else []
     yield frame.Section("What there is", said, head, rows, drawn)

@@ -1,6 +1,7 @@
 """What there is to say of a trained model, as ``Facts`` and as fields of JSON."""
 
 import dataclasses
+import datetime
 import json
 import math
 import os
@@ -122,6 +123,8 @@ def facts_of(solution: Any, author: str = "", ledger: Place | None = None) -> Fa
     pairs = [(math.exp(min(e, 700.0)), delta) for e, delta in pairs]
     advantage = min((factor - 1 + 2 * delta) / (factor + 1) for factor, delta in pairs)
     saved = isinstance(solution, SavedSolution)
+    # What is not of a file has just been trained.
+    date = what.date if saved else datetime.date.today().isoformat()
     history = solution.history if saved else solution.history._asdict()
     if ledger is not None and not isinstance(ledger, Ledger):
         ledger = Ledger.read(ledger)
@@ -129,7 +132,7 @@ def facts_of(solution: Any, author: str = "", ledger: Place | None = None) -> Fa
         claim=text.partition("\n")[0],
         warning=warning,
         guarantee=text,
-        description=what._replace(author=author or what.author),
+        description=what._replace(author=author or what.author, date=date),
         epsilon=spent,
         advantage=advantage,
         found={alarms: _most_found(alarms, pairs) for alarms in _ALARMS},

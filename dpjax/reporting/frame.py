@@ -43,28 +43,21 @@ class Section(NamedTuple):
     code: Sequence[str] = ()
 
 
-def page(
-    kind: str,
-    title: str,
-    banners: Iterable[str] = (),
-    sections: Iterable[Section] = (),
-    note: str = "",
-) -> str:
-    """Returns a page of a kind and a title, with a note at its end.
+def page(kind: str, title: str, sections: Sequence[Section], banners: Iterable[str] = ()) -> str:
+    """Returns a page of a kind and a title; its first section stands in a box.
 
-    Privacy: as what it holds.
+    Privacy: as the sections.
     """
     text = _opened().render(
         kind=kind,
         title=title,
-        sections=list(sections),
+        sections=sections,
         banners=[words.replace("\n", " ") for words in banners],
-        date=datetime.datetime.now(datetime.UTC).date().isoformat(),
+        date=datetime.date.today().isoformat(),
         versions=[f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS],
         # Our own, and the only text that is not escaped, but for pictures.
         style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
         pictured=plotting.is_available(),
-        note=note,
     )
     return text.strip() + "\n"
 

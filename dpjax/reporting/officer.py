@@ -71,7 +71,7 @@ def _numbers(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "protected", f"one {what.unit}"
     yield "records declared", f"{what.records:,}"
     yield "made by", what.author or "not stated"
-    yield "model saved on", what.date or "not stated"
+    yield "date of the model", what.date or "not stated"
     for name in ("algorithm", "objective", "penalty", "clip_norms"):
         yield name.replace("_", " "), getattr(what, name) or "not stated"
     yield "steps", f"{facts.steps:,} of {what.steps:,}"
@@ -144,7 +144,8 @@ def one_line(text: Any) -> Any:
 
 
 def _listed(words: Sequence[Any]) -> str:
-    return ", ".join(map(str, words))
+    # As pandas writes it, an index has no name.
+    return ", ".join(str(word) or "the column without a name" for word in words)
 
 
 def _spread(pair: Sequence[Any]) -> str:

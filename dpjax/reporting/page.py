@@ -5,7 +5,7 @@ import os
 import pathlib
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,13 @@ from dpjax.reporting import frame, officer, pictures
 from dpjax.reporting.description import sections_of
 from dpjax.reporting.facts import Facts, Place, by_heading, facts_of, fields, to_json
 from dpjax.results import Coefficients
+from dpjax.results.guarantee import COLUMNS
 
 _CELL = Markup('<span class="{}">{}</span><small>{}</small><small>{}</small>')
 _EXACT = (
     "NOT FOR RELEASE: this page holds exact values of the data, which no guarantee covers. Write a "
     "page without them for a release."
 )
-_NOTE = " The guarantee names the versions that the training ran with."
 # More coefficients would make a page that nobody reads; ``dpjax show --json`` has all of them.
 _MOST = 400
 # Title, note, whether logarithmic, and names of what the history holds.
@@ -108,7 +108,7 @@ def report(
     if isinstance(solution, statistics.Description):
         title, held = title or f"{len(solution.columns)} columns", sections_of(solution)
         banners, content = list[str](), {"sections": by_heading(held)}
-        page = functools.partial(frame.page, "A first look", title, sections=held)
+        page = functools.partial(frame.page, "A first look", title, held)
     else:
         facts = facts_of(solution, author, ledger)
         shown = {} if exact is None else {name: v for name, v in exact.items() if v is not None}
@@ -142,26 +142,35 @@ def _page(facts: Facts, title: str, banners: list[str], sections: Sequence[frame
             shown += [one._replace(code=(), **table), *_history(facts, pictured)]
         else:
             shown.append(one)
-    return frame.page("Privacy report", title, banners, shown, _NOTE)
+    return frame.page("Privacy report", title, shown, banners)
 
 
-def card(
-    title: str,
-    banners: Sequence[str],
-    sections: Sequence[frame.Section],
-    escape: Callable[[str], str] = _escaped,
-) -> str:
+def card(title: str, banners: Sequence[str], sections: Sequence[frame.Section]) -> str:
     """Returns a model card in Markdown, without pictures."""
-    lines = [f"# {escape(title)}", *(escape(words) for words in banners)]
+    lines = [f"# {_escaped(title)}", *map(_escaped, banners)]
     for one in sections:
-        lines += [f"## {escape(one.heading)}", *map(escape, one.text)]
-        lines.append("\n".join(f"- {escape(words)}" for words in one.items))
+        lines += [f"## {_escaped(one.heading)}", *map(_escaped, one.text)]
+        lines.append("\n".join(f"- {_escaped(words)}" for words in one.items))
         width = len(one.rows[0]) if one.rows else 0
         table = [one.head or ("",) * width, ("-",) * width, *one.rows] if width else []
-        lines.append("\n".join(f"| {' | '.join(map(escape, row))} |" for row in table))
+        lines.append("\n".join(f"| {' | '.join(map(_escaped, row))} |" for row in table))
         # A block of code, in which nothing is markup.
         lines += [textwrap.indent(printable(text), "    ") for text in one.code]
     return "\n\n".join(filter(None, lines)) + "\n"
+
+
+def text(facts: Facts, model: str) -> str:
+    """Returns what a card says as a terminal shows it, without markup."""
+    fill = functools.partial(textwrap.fill, width=COLUMNS, break_long_words=False)
+    lines = [officer.one_line(facts.title), fill(officer.one_line(facts.warning))]
+    for one in officer.sections(facts, model):
+        lines += [f"{one.heading}\n{'-' * len(one.heading)}", *map(fill, one.text)]
+        lines.append("\n".join(fill(f"- {words}", subsequent_indent="  ") for words in one.items))
+        table = [one.head, *one.rows] if one.head else one.rows
+        widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
+        rows = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
+        lines += ["\n".join(rows), *map(printable, one.code)]
+    return "\n\n".join(filter(None, [*lines[:-1], printable(facts.guarantee)]))
 
 
 def _effects(held: Coefficients, pictured: bool) -> dict[str, Any]:

@@ -69,6 +69,7 @@ def statement(
     Privacy: holds public numbers only.
     """
     queries, counted = algorithm.queries, algorithm.objective.labels
+    grouped = isinstance(algorithm.objective.loss, UnitLoss)
     # The objective knows the scaled label alone.
     if label_bounds is not None:
         counted = f"numbers from {label_bounds[0]:.15g} to {label_bounds[1]:.15g}"
@@ -80,8 +81,9 @@ def statement(
         "title": algorithm.title[:1].upper() + algorithm.title[1:],
         "accountant": algorithm.accountant,
         "remarks": remarks(algorithm),
-        "unit": unit,
-        "grouped": isinstance(algorithm.objective.loss, UnitLoss),
+        # In quotes: mostly the name of a column, of any language.
+        "unit": repr(unit) if grouped else unit,
+        "grouped": grouped,
         "reproducible": reproducible,
         "labels": counted,
         "part": part,

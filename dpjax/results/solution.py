@@ -266,7 +266,7 @@ class SavedSolution(Predictions, HasCard):
         name, recounted = printable(what.algorithm), ceil(self.epsilon(what.delta))
         first = (
             f"\n{name} is ({recounted}, {ceil(what.delta)})-differentially private.\n"
-            "So it is recounted from the releases that a file lists, and the file claims:\n"
+            "That is recounted from the releases that the file lists; the file claims:\n"
         )
         return _guarantee.Guarantee(first.join(warning_and_text).lstrip("\n"))
 

@@ -49,12 +49,12 @@ class Description:
     def __repr__(self) -> str:
         lines = [f"records that count: {self.records.words()}"]
         if self.persons is not None:
-            lines.append(f"units {self.solution.unit!r} that have one: {self.persons.words()}; "
-                         "below, each counts as one, by the mean of its records")  # fmt: skip
+            lines.append(f"units ({self.solution.unit}) with a record that counts: "
+                         f"{self.persons.words()}; below, each counts once, by the mean of its "
+                         "records")  # fmt: skip
         lines += [f"noise on each count below: standard deviation {self.stddev:.3g}", ""]
-        rows: list[tuple[str, ...]] = [
-            ("column", "missing", "mean", *(f"{level:.0%}" for level in QUANTILES))
-        ]
+        head = "column", "missing/other", "mean", *(f"{level:.0%}" for level in QUANTILES)
+        rows: list[tuple[str, ...]] = [head]
         for each in self.columns:
             values = [each.mean, *each.quantiles.values()] if each.mean else []
             shown = [each.bins.show(estimate.value) for estimate in values if estimate]

@@ -604,7 +604,7 @@ def test_the_command_line_trains_on_persons_and_the_model_predicts(visits, capsy
     assert "memory:" in capsys.readouterr().out
     assert main([*command.split(), *unit.split(), "--exact", "--save", "m"]) == 0
     printed = capsys.readouterr().out
-    assert "one patient with all its records" in printed and "n = 2" in printed
+    assert "one 'patient' with all its rows" in printed and "n = 2" in printed
     assert "exact_accuracy" in printed
     assert len(dpjax.load("m").predict({"age": [20, 80]})) == 2
     assert main([*command.split(), *unit.split(), "--estimate", "0.1"]) == 0

@@ -175,11 +175,9 @@ def test_a_page_holds_what_was_released(label, solutions, tmp_path):
     saved = dpjax.load(tmp_path / "r.html")
     added = saved.guarantee().removesuffix(saved.text)
     assert "the file claims:" in added and saved.text == solution.guarantee()
-    # All but the date, which only a file knows.
-    dated = f"<dd>{saved.description.date}</dd>"
-    source = page_of(saved, tmp_path).source.replace(added, "")
-    assert source.count(dated) == 1
-    assert source.replace(dated, "<dd>not stated</dd>") == found.source
+    assert found.source.count(f"<dd>{saved.description.date}</dd>") == 1
+    assert page_of(saved, tmp_path).source.replace(added, "") == found.source
+    assert "Where several records are of one person, each is protected by itself" in found.text
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -406,7 +404,9 @@ def test_who_is_protected_and_a_batch_or_another_object_is_refused(solutions, tm
     sizes = {"data_size": data.size, "dimension": data.dimension, "steps": 2}
     algorithm = dpjax.dp_gradient_descent(objective, budget, **sizes)
     found = page_of(dpjax.solve(algorithm, data, key=dpjax.random_key()), tmp_path)
-    assert "One who with all its records. The first 3 records of each count" in found.text
+    assert "A record is one 'who' with all its rows." in found.text
+    assert "One 'who' with all its rows, called a record here. The first 3 rows of" in found.text
+    assert "Where several records are of one person" not in found.text
     assert "says whose a record is; not used otherwise" in found.text
     with pytest.raises(ValueError, match="pass a Solution, what load, fit or tune returned"):
         dpjax.report(algorithm, tmp_path / "r.html")
@@ -420,10 +420,13 @@ def test_show_prints_what_was_trained_and_its_coefficients(label, solutions, tmp
     solution = solutions[label]
     dpjax.save(tmp_path / "model", solution)
     assert main(["show", str(tmp_path / "model"), "--json", str(tmp_path / "json")]) == 0
-    printed = one_line(capsys.readouterr().out)
+    shown = capsys.readouterr().out
+    # As text, without markup, in which a guarantee stands as it was printed.
+    assert not re.search("^#|^[|]", shown, re.MULTILINE) and solution.guarantee() in shown
+    printed = one_line(shown)
     content, held = json.loads((tmp_path / "json").read_text()), solution.coefficients()
-    assert printed.startswith(f"# DP-TR, {OBJECTIVES[label].name} ##")
-    assert f"| parameters | {solution.params.size} |" in printed
+    assert printed.startswith(f"DP-TR, {OBJECTIVES[label].name} In short --------")
+    assert f"parameters {solution.params.size} " in printed
     assert one_line(solution.guarantee()) in printed and one_line(held.caption) in printed
     assert f"norm at most {ceil(facts_of(solution).certificate['gradient_norm_upper'])}" in printed
     assert all(describe(release) in printed for release in solution.event.releases)
