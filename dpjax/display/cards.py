@@ -71,13 +71,13 @@ def card_of(value: HasCard) -> Card:
 
 def to_text(card: Card) -> str:
     """Returns a card as three lines of 100 characters at most; what does not fit is left out."""
-    head = [_on_one_line(card.title)]
+    head = [one_line(card.title)]
     if card.warning:
-        head.append("  " + _on_one_line(card.warning))
+        head.append("  " + one_line(card.warning))
     # Title and warning are among the three lines.
     lines, room = [""], 3 - len(head)
     for name, value in card.rows:
-        row = _on_one_line(f"{name}: {value}")
+        row = one_line(f"{name}: {value}")
         longer = f"{lines[-1]}; {row}" if lines[-1] else f"  {row}"
         if len(longer) > _WIDTH and lines[-1]:
             if len(lines) == room:
@@ -161,15 +161,17 @@ def printable(words: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else " " for c in words)
 
 
+def one_line(words: str) -> str:
+    """Returns words in one line, so that no value begins a paragraph, a table or a heading."""
+    # A model may come from anybody, and a name in it hold what changes a terminal.
+    return " ".join(printable(words).split())
+
+
 def _has_values(leaf: Any) -> bool:
     if isinstance(leaf, jax.Array):
         # An array that was donated has no values any more.
         return not isinstance(leaf, Tracer) and not leaf.is_deleted()
     return isinstance(leaf, int | float | np.number | np.bool_ | np.ndarray)
-
-
-def _on_one_line(words: str) -> str:
-    return " ".join(printable(words).split())
 
 
 def _shortened(line: str) -> str:
@@ -182,7 +184,7 @@ def _shortened(line: str) -> str:
 
 
 def _escaped(words: str) -> str:
-    return escape(_on_one_line(words))
+    return escape(one_line(words))
 
 
 def _box(title: str, warning: str, content: str) -> str:

@@ -1,14 +1,12 @@
 """The frame of every page in HTML: head, style sheet, banners, and sections with pictures."""
 
 import datetime
-import functools
 import importlib.metadata
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import jinja2
 from markupsafe import Markup, escape
 
 from dpjax import plotting
@@ -48,7 +46,7 @@ def page(kind: str, title: str, sections: Sequence[Section], banners: Iterable[s
 
     Privacy: as the sections.
     """
-    text = _opened().render(
+    text = _TEMPLATE.render(
         kind=kind,
         title=title,
         sections=sections,
@@ -72,14 +70,4 @@ def breakable(name: str) -> Markup:
     return Markup(re.sub(r"([_.=:/])(?=.)", r"\1<wbr>", str(escape(printable(name)))))
 
 
-@functools.cache
-def _opened() -> jinja2.Template:
-    return open_template(
-        _FOLDER / "frame.html",
-        # A character that is not printable may change how the rest is shown.
-        finalize=lambda value: printable(value) if type(value) is str else value,
-        autoescape=True,
-        breakable=breakable,
-        digits=lambda value, digits: f"{value:.{digits}g}",
-        thousands="{:,}".format,
-    )
+_TEMPLATE = open_template(_FOLDER / "frame.html", breakable=breakable)

@@ -11,7 +11,7 @@ from typing import Any
 from dpjax._program import sha256
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaled import fields_of
-from dpjax.display.cards import ceil, floor, printable
+from dpjax.display.cards import ceil, one_line
 from dpjax.reporting.facts import ITERATES, Facts
 from dpjax.reporting.frame import Section
 from dpjax.results.guarantee import COLUMNS, open_template
@@ -137,12 +137,6 @@ def unfilled(text: str) -> str:
     return "\n".join(lines[1:])
 
 
-def one_line(text: Any) -> Any:
-    """Returns text in one line, so that no value begins a paragraph, a table or a heading."""
-    # A model may come from anybody, and a name in it hold what changes a terminal.
-    return " ".join(printable(text).split()) if isinstance(text, str) else text
-
-
 def _listed(words: Sequence[Any]) -> str:
     # As pandas writes it, an index has no name.
     return ", ".join(str(word) or "the column without a name" for word in words)
@@ -156,11 +150,4 @@ def _plain(value: Any) -> str:
     return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
-_TEMPLATE = open_template(
-    pathlib.Path(__file__).with_name("report.txt"),
-    finalize=one_line,
-    autoescape=False,  # text, which a page escapes
-    digits=lambda value, digits: f"{value:.{digits}g}",
-    thousands="{:,}".format,
-    floor=floor,
-)
+_TEMPLATE = open_template(pathlib.Path(__file__).with_name("report.txt"))

@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup
 
 from dpjax import _durable, plotting, statistics
-from dpjax.display.cards import printable
+from dpjax.display.cards import one_line, printable
 from dpjax.reporting import frame, officer, pictures
 from dpjax.reporting.description import sections_of
 from dpjax.reporting.facts import Facts, Place, by_heading, facts_of, fields, to_json
@@ -52,7 +52,7 @@ def _escaped(text: str) -> str:
     >>> print(_escaped("a|b <i>\n"))
     a\|b \<i\>
     """
-    return re.sub(r"([\\`*_{}\[\]<>|#~&])", r"\\\1", officer.one_line(text))
+    return re.sub(r"([\\`*_{}\[\]<>|#~&])", r"\\\1", one_line(text))
 
 
 def report(
@@ -162,7 +162,7 @@ def card(title: str, banners: Sequence[str], sections: Sequence[frame.Section]) 
 def text(facts: Facts, model: str) -> str:
     """Returns what a card says as a terminal shows it, without markup."""
     fill = functools.partial(textwrap.fill, width=COLUMNS, break_long_words=False)
-    lines = [officer.one_line(facts.title), fill(officer.one_line(facts.warning))]
+    lines = [one_line(facts.title), fill(one_line(facts.warning))]
     for one in officer.sections(facts, model):
         lines += [f"{one.heading}\n{'-' * len(one.heading)}", *map(fill, one.text)]
         lines.append("\n".join(fill(f"- {words}", subsequent_indent="  ") for words in one.items))

@@ -15,7 +15,6 @@ from dpjax.accounting.noise_draws import charge
 from dpjax.algorithms import Algorithm
 from dpjax.datasets.labels import Classes, listed
 from dpjax.display import cards
-from dpjax.display.cards import ceil
 from dpjax.objectives.units import UnitLoss
 from dpjax.results.remarks import remarks
 
@@ -58,13 +57,7 @@ def statement(
 ) -> Guarantee:
     """Returns what the training guarantees, what it rests on, and what it does not cover.
 
-    Args:
-      algorithm: concrete, of one run.
-      unit: what one record stands for.
-      reproducible: whether the noise came from a seed, or from a key that may come from one.
-      classes: labels that were declared; None for none.
-      label_bounds: ends of the label's declared range.
-      part: the part of a ledger's data that is read.
+    ``classes`` and ``label_bounds`` are of the label as it was declared.
 
     Privacy: holds public numbers only.
     """
@@ -199,8 +192,13 @@ def _filled(line: str) -> str:
     )
 
 
+def _printable(value: Any) -> Any:
+    """Returns what a page prints: another character may change how the rest is shown."""
+    return cards.printable(value) if type(value) is str else value  # no markup, which is escaped
+
+
 def _one_line(value: Any) -> Any:
-    """Returns what a template prints, whose names cannot end a line or a paragraph."""
+    """Returns what a text prints, whose names cannot end a line or a paragraph."""
     return re.sub(r"\s", " ", cards.printable(value)) if isinstance(value, str) else value
 
 
@@ -215,32 +213,24 @@ def _of_kind(words: dict[str, str], kind: str) -> str:
     return words[kind]
 
 
-def open_template(
-    path: pathlib.Path, *, finalize: Callable[[Any], Any], autoescape: bool, **filters: Callable
-) -> jinja2.Template:
-    """Returns a template, of text or of a page, in which a name without a value is an error.
-
-    ``finalize`` maps each value that is printed; ``autoescape``, which escapes markup in values,
-    has no default, so that no page can leave it out.
-    """
+def open_template(path: pathlib.Path, **filters: Callable) -> jinja2.Template:
+    """Returns a template in which a name without a value is an error; of a page it escapes."""
+    page = path.suffix == ".html"
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(path.parent),
         undefined=jinja2.StrictUndefined,
-        finalize=finalize,
-        autoescape=autoescape,
+        finalize=_printable if page else _one_line,
+        autoescape=page,  # in text nothing can be markup
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"ceil": ceil, "repr": repr, **filters}
+    shared = {"ceil": cards.ceil, "floor": cards.floor, "repr": repr, "thousands": "{:,}".format}
+    environment.filters |= {**shared, "digits": lambda value, n: f"{value:.{n}g}", **filters}
     return environment.get_template(path.name)
 
 
 _TEMPLATE = open_template(
     pathlib.Path(__file__).with_name("guarantee.txt"),
-    finalize=_one_line,
-    autoescape=False,  # text, in which nothing can be markup
-    digits=lambda value, digits=4: f"{value:.{digits}g}",
-    thousands=lambda value, digits=None: f"{value:,}" if digits is None else f"{value:,.{digits}g}",
     label=lambda name: name.replace("_", " "),
     each=_each,
     of_kind=_of_kind,
