@@ -26,24 +26,16 @@ _EXACT = (
 )
 # More coefficients would make a page that nobody reads; ``dpjax show --json`` has all of them.
 _MOST = 400
-# Title, note, whether logarithmic, and names of what the history holds.
+_NORMS = {
+    "gradient_norm": "noisy gradient",
+    "data_gradient_norm": "noisy gradient without the regularizer",
+}
+# Title, note, and names of what the history holds.
 _CURVES = (
-    (
-        "Norm of the gradient",
-        "at each step; 0 at a minimum.",
-        True,
-        {
-            "gradient_norm": "noisy gradient",
-            "data_gradient_norm": "noisy gradient without the regularizer",
-        },
-    ),
-    (
-        "Length of each step",
-        "in the units of the parameters.",
-        True,
-        {"step_norm": "step", "radius": "trust radius"},
-    ),
-)
+    ("Norm of the gradient", "at each step; 0 at a minimum.", _NORMS),
+    ("Length of each step", "in the units of the parameters.",
+     {"step_norm": "step", "radius": "trust radius"}),
+)  # fmt: skip
 
 
 def _escaped(text: str) -> str:
@@ -207,12 +199,12 @@ def _history(facts: Facts, pictured: bool) -> Iterator[frame.Section]:
 
 def _curves(facts: Facts) -> Iterator[frame.Picture]:
     history, bound = facts.history, facts.certificate
-    for title, note, logarithmic, names in _CURVES:
+    for title, note, names in _CURVES:
         # The certified bound is drawn beside the curve that it is about.
         level = bound["gradient_norm_upper"] if bound and "gradient_norm" in names else None
         values = {name: history[key] for key, name in names.items() if key in history}
         keys = [(f"c{at}", name) for at, name in enumerate(values)]
         if level is not None:
             keys.append(("level", f"certified bound at the end: {level:.4g}"))
-        if svg := pictures.curves(values, logarithmic, level):
+        if svg := pictures.curves(values, level):
             yield frame.Picture(title, note, svg, keys)

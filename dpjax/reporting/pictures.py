@@ -44,33 +44,28 @@ def forest(held: Coefficients) -> Markup:
         return _svg(axes)
 
 
-def curves(
-    values: Mapping[str, np.ndarray], logarithmic: bool, level: float | None = None
-) -> Markup:
-    """Returns a picture of values by step, or nothing where none can be shown, or all are 0.
+def curves(values: Mapping[str, np.ndarray], level: float | None = None) -> Markup:
+    """Returns a picture of values by step on a logarithmic axis, or nothing where none is positive.
 
-    Values are (steps,) by name; what is not finite, or not positive on a logarithmic axis, is left
-    out. Another axis begins at 0. ``level`` is the height of a dotted line across.
+    Values are (steps,) by name. ``level`` is the height of a dotted line across.
 
     Privacy: as what is drawn.
     """
-    shown = [_shown(held, logarithmic) for held in values.values()]
-    heights = np.concatenate([y for _, y in shown]) if shown else np.zeros(0)
-    if not heights.any():
+    shown = [_shown(held) for held in values.values()]
+    heights = np.concatenate([np.zeros(0), *(y for _, y in shown)])
+    if not heights.size:
         return Markup()
     if level is not None:
         heights = np.append(heights, level)
     low, high = heights.min(), heights.max()
-    ends, decades = (0, 1.04 * high), None
-    if logarithmic:
-        # A margin is a factor here; a curve of one value needs one too.
-        ratio = max((high / low) ** 0.04, 1.1)
-        ends, decades = (low / ratio, high * ratio), high / low > 30
-    with _axes((4.2, 2.2), decades=decades) as axes:
-        for (steps, held), color, dashes in zip(shown, (_FIRST, _SECOND), ("-", "--")):
+    # A margin is a factor here; a curve of one value needs one too.
+    ratio = max((high / low) ** 0.04, 1.1)
+    with _axes((4.2, 2.2), decades=high / low > 30) as axes:
+        for (steps, held), line in zip(shown, ((_FIRST, "-"), (_SECOND, "--")), strict=False):
+            color, style = line
             marker = "o" if len(steps) <= _MARKED else ""
-            axes.plot(steps, held, dashes, color=color, marker=marker, markersize=4, linewidth=1.8)
-        axes.set_ylim(ends)
+            axes.plot(steps, held, style, color=color, marker=marker, markersize=4, linewidth=1.8)
+        axes.set_ylim(low / ratio, high * ratio)
         if level is not None:
             axes.axhline(level, color=_ALARM, linestyle=":", linewidth=1.5)
         return _svg(axes)
@@ -108,10 +103,10 @@ def histogram(counts: Sequence[float], names: Sequence[str], stddev: float) -> M
         return _svg(axes)
 
 
-def _shown(values: np.ndarray, logarithmic: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Steps from 1, and their values."""
+def _shown(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Steps from 1, and their values, where a logarithm has them."""
     at = np.unique(np.linspace(0, len(values) - 1, min(len(values), _POINTS)).astype(int))
-    drawn = at[np.isfinite(values[at]) & ((values[at] > 0) | (not logarithmic))]
+    drawn = at[np.isfinite(values[at]) & (values[at] > 0)]
     return drawn + 1, values[drawn]
 
 

@@ -15,6 +15,7 @@ from dpjax.accounting.noise_draws import charge
 from dpjax.algorithms import Algorithm
 from dpjax.datasets.labels import Classes, listed
 from dpjax.display import cards
+from dpjax.display.cards import ceil
 from dpjax.objectives.units import UnitLoss
 from dpjax.results.remarks import remarks
 
@@ -224,7 +225,7 @@ def open_template(path: pathlib.Path, **filters: Callable) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shared = {"ceil": cards.ceil, "floor": cards.floor, "repr": repr, "thousands": "{:,}".format}
+    shared = {"ceil": ceil, "floor": cards.floor, "repr": repr, "thousands": "{:,}".format}
     environment.filters |= {**shared, "digits": lambda value, n: f"{value:.{n}g}", **filters}
     return environment.get_template(path.name)
 

@@ -280,11 +280,11 @@ def test_without_matplotlib_a_page_has_its_numbers_and_says_what_draws(
 
 def test_a_picture_shows_what_can_be_drawn():
     steps = np.array([1.0, np.nan, 10.0, -1.0, 100.0])
-    curve = pictures.curves({"a": steps}, True, level=5.0)
+    curve = pictures.curves({"a": steps}, level=5.0)
     assert curve.count("<circle") == 3 and "var(--alarm)" in curve and "#0000" not in curve
-    assert not pictures.curves({"a": np.zeros(3)}, False)
-    assert not pictures.curves({"a": np.full(3, -1.0)}, True) and not pictures.curves({}, True)
-    assert pictures.curves({"a": np.arange(1.0, 1e5)}, False).count("L ") < 700
+    assert not pictures.curves({"a": np.zeros(3)}) and not pictures.curves({})
+    assert not pictures.curves({"a": np.full(3, -1.0)})
+    assert pictures.curves({"a": np.arange(1.0, 1e5)}).count("L ") < 700
     names = tuple(Numeric(name, 0, 1) for name in ("a $x$ \x1b", "\u4e2d", "b"))
     bars = bars_of(np.array([1.0, -1.0, 30.0]))
     for held, whiskers in ((bars, True), (None, False)):
