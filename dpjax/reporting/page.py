@@ -125,15 +125,17 @@ def check_path(path: str | os.PathLike) -> pathlib.Path:
 
 
 def _page(facts: Facts, title: str, banners: list[str], sections: Sequence[frame.Section]) -> str:
-    pictured = plotting.is_available()
-    shown = []
+    pictured, shown = plotting.is_available(), []
     for one in sections:
+        shown.append(one)
         if one.heading == "Coefficients":
             # A table with pictures is in place of the text.
             table = {} if facts.coefficients is None else _effects(facts.coefficients, pictured)
-            shown += [one._replace(code=(), **table), *_history(facts, pictured)]
-        else:
-            shown.append(one)
+            shown[-1] = one._replace(code=(), **table)
+            # One step is no curve.
+            if pictured and facts.steps > 1 and (drawn := list(_curves(facts))):
+                text = ["Released values, covered by the guarantee."]
+                shown.append(frame.Section("The training, step by step", text, pictures=drawn))
     return frame.page("Privacy report", title, shown, banners)
 
 
@@ -187,14 +189,6 @@ def _effects(held: Coefficients, pictured: bool) -> dict[str, Any]:
     note = "on one scale; grey in the band that noise alone gives."
     drawn = [frame.Picture("Effects", note, svg)] if svg else []
     return {"head": ("coefficient", *classes), "rows": rows, "pictures": drawn}
-
-
-def _history(facts: Facts, pictured: bool) -> Iterator[frame.Section]:
-    # One step is no curve.
-    shown = list(_curves(facts)) if pictured and facts.steps > 1 else []
-    if shown:
-        text = ["Released values, covered by the guarantee."]
-        yield frame.Section("The training, step by step", text, pictures=shown)
 
 
 def _curves(facts: Facts) -> Iterator[frame.Picture]:
