@@ -66,24 +66,10 @@ def panels(
 ) -> Iterator[Any]:
     """Gives a grid of axes to draw on, and writes the picture once all is drawn.
 
-    Axes on which nothing was drawn are left out. One legend serves all axes that have none; it
-    says which curves are out of view.
-
-    Args:
-      path: file to write, whose ending fixes the format; None for none.
-      rows: of the grid.
-      columns: of the grid.
-      title: printed above; its lines are broken where they are wider than the picture.
-      size: width and height of one panel in inches; title and legend come on top.
-      legend: where it stands, beside all panels or inside each; ``"none"`` where the curves
-        have their names beside them.
-
-    Yields:
-      The (rows, columns) array of axes.
-
-    Raises:
-      ImportError: if matplotlib is not installed.
-      ValueError: if the ending names no format.
+    Axes on which nothing was drawn are left out. One legend serves all axes that have none, beside
+    all panels or inside each; it says which curves are out of view. ``size`` is of one panel in
+    inches; title and legend come on top, and lines wider than the picture are broken. A ``path`` of
+    None writes no file.
 
     Privacy: as what is drawn.
     """
@@ -107,14 +93,10 @@ def panels(
     if legend in ("below", "right"):
         _common_legend(figure, legend)
     width = figure.get_figwidth()
-    lines = [
-        broken
-        for line in title.splitlines()
-        for broken in textwrap.wrap(line, int(width / _CHARACTER))
-    ]
+    title = "\n".join(textwrap.fill(line, int(width / _CHARACTER)) for line in title.splitlines())
     # The title comes on top, so that panels keep their size.
-    figure.set_figheight(figure.get_figheight() + _LINE * len(lines))
-    figure.suptitle("\n".join(lines), fontsize="medium")
+    figure.set_figheight(figure.get_figheight() + _LINE * len(title.splitlines()))
+    figure.suptitle(title, fontsize="medium")
     if path is not None:
         figure.savefig(path, dpi=130)
 
@@ -297,16 +279,12 @@ def _common_legend(figure: Any, where: Literal["below", "right"]) -> None:
     entry = _CHARACTER * max(map(len, entries)) + 0.6
     if where == "right":
         figure.set_figwidth(figure.get_figwidth() + entry)
-        figure.legend(
-            entries.values(), entries, loc="outside right center", fontsize="small", frameon=False
-        )
-        return
-    lines = math.ceil(len(entries) / max(1, int(figure.get_figwidth() / entry)))
-    figure.set_figheight(figure.get_figheight() + _LINE * (lines + 0.5))
-    figure.legend(
-        entries.values(), entries, loc="outside lower center",
-        ncols=math.ceil(len(entries) / lines), fontsize="small",
-    )  # fmt: skip
+        how: dict[str, Any] = {"loc": "outside right center", "frameon": False}
+    else:
+        lines = math.ceil(len(entries) / max(1, int(figure.get_figwidth() / entry)))
+        figure.set_figheight(figure.get_figheight() + _LINE * (lines + 0.5))
+        how = {"loc": "outside lower center", "ncols": math.ceil(len(entries) / lines)}
+    figure.legend(entries.values(), entries, fontsize="small", **how)
 
 
 def _entries(panels: Iterable[Any]) -> dict[str, Any]:

@@ -117,9 +117,7 @@ class Bar:
 
     def advance(self, more: float, description: str | None = None) -> None:
         """Moves the bar by ``more``, and says something else if there is a description."""
-        self._progress.update(self._task, advance=more, description=description)
-        self._draw()
-        self._check()
+        self.update(self._progress.tasks[0].completed + more, description)
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:

@@ -190,10 +190,7 @@ def certificate_fields(certificate: Any) -> dict[str, Any] | None:
         return None
     # A saved one is a dictionary already.
     fields = certificate if isinstance(certificate, dict) else dataclasses.asdict(certificate)
-    return {
-        name: value if value is None or isinstance(value, str) else np.asarray(value).tolist()
-        for name, value in fields.items()
-    }
+    return jax.tree.map(lambda v: v if isinstance(v, str) else np.asarray(v).tolist(), fields)
 
 
 def fields(facts: Facts, sections: Sequence[Any] = ()) -> dict[str, Any]:

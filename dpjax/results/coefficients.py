@@ -208,13 +208,6 @@ def coefficients(
     classes whose rows a constant divides, log-odds are against the first.
 
     Privacy: post-processing.
-
-    >>> from dpjax.datasets.encoders import Numeric
-    >>> coefficients(np.array([0.5, -2.0]), Preprocessing((Numeric("age", 0, 9),), True), None)
-                     coef
-    ---------------------
-    age               0.5
-    intercept          -2
     """
     values = np.asarray(params, np.float64)
     if preprocessing is not None and preprocessing.linear:
