@@ -120,11 +120,7 @@ def band(
 
 
 def mark(color: str, marker: str, size: float = 6.0, filled: bool = True) -> dict[str, Any]:
-    """Returns what ``plot`` is given for a marker: a star is larger, as it fills less.
-
-    >>> mark(BLUE, "o", filled=False)["markerfacecolor"]
-    'white'
-    """
+    """Returns what ``plot`` is given for a marker: a star is larger, as it fills less."""
     return {
         "color": color,
         "marker": marker,
@@ -178,26 +174,21 @@ def plot_solution(solution: Any, path: str | os.PathLike | None, title: str) -> 
         label = "noisy gradient norm" + ", without the regularizer" * (not regularized)
         _median(first, norms, BLUE, label)
         _certificate(first, solution.certificate, steps)
-        first.set(
-            ylabel="gradient norm", yscale="log", title="Gradient norm\n(0 at a stationary point)"
-        )
+        titles = {"gradient norm": "Gradient norm\n(0 at a stationary point)"}
         _median(rest[0], history["step_norm"], GREEN, "step length")
+        titles["length (parameter units)"] = "Length of each step"
         if "radius" in history:
             _median(rest[0], history["radius"], PINK, "trust radius", linestyle="--")
-        bounded = "\n(at most the trust radius)" if "radius" in history else ""
-        rest[0].set(
-            ylabel="length (parameter units)", yscale="log", title=f"Length of each step{bounded}"
-        )
+            titles["length (parameter units)"] += "\n(at most the trust radius)"
         if "multiplier" in history:
-            # The multiplier is 0 inside the radius, which a logarithm cannot show.
             _median(rest[1], history["multiplier"], ORANGE, "multiplier")
-            rest[1].set(
-                ylabel="dual variable (curvature units)",
-                ylim=(0, None),
-                title="Trust-region multiplier\n(0 when the step stays inside the radius)",
-            )
-        for axes in (first, *rest):
-            axes.set(xlabel="step")
+            rest[1].set_ylim(0, None)
+            inside = "\n(0 when the step stays inside the radius)"
+            titles["dual variable (curvature units)"] = f"Trust-region multiplier{inside}"
+        for axes, (label, words) in zip((first, *rest), titles.items(), strict=True):
+            # The multiplier is 0 inside the radius, which a logarithm cannot show.
+            axes.set_yscale("linear" if axes in rest[1:] else "log")
+            axes.set(xlabel="step", ylabel=label, title=words)
     return first.figure
 
 

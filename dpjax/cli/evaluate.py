@@ -8,7 +8,7 @@ from dpjax.cli.main import Parser
 from dpjax.datasets.scaled import is_scaled
 from dpjax.datasets.sources import is_table_path
 from dpjax.display.cards import printable
-from dpjax.reporting.evaluation import evaluation_sections
+from dpjax.reporting.statistics import evaluation_sections
 
 _EXAMPLES = """
 dpjax evaluate model held-out.csv --schema schema.toml --epsilon 0.5

@@ -14,8 +14,8 @@ from markupsafe import Markup
 from dpjax import _durable, plotting, statistics
 from dpjax.display.cards import one_line, printable
 from dpjax.reporting import frame, officer, pictures
-from dpjax.reporting.description import sections_of
 from dpjax.reporting.facts import Facts, Place, by_heading, facts_of, fields, to_json
+from dpjax.reporting.statistics import description_sections
 from dpjax.results import Coefficients
 from dpjax.results.guarantee import COLUMNS
 
@@ -98,7 +98,7 @@ def report(
     """
     target = check_path(path)
     if isinstance(solution, statistics.Description):
-        title, held = title or f"{len(solution.columns)} columns", sections_of(solution)
+        title, held = title or f"{len(solution.columns)} columns", description_sections(solution)
         banners, content = list[str](), {"sections": by_heading(held)}
         page = functools.partial(frame.page, "A first look", title, held)
     else:

@@ -86,7 +86,7 @@ def statement(
         # Of more records a batch has more slots, and may round otherwise without the added one.
         "slots": not exact_rows and any(not query.sampler.reads_all for query in queries),
     }
-    return Guarantee(filled(_TEMPLATE.render(facts)))
+    return Guarantee("\n".join(map(_filled, _lines(_TEMPLATE.render(facts)))))
 
 
 def describe(release: Release) -> str:
@@ -163,23 +163,14 @@ def _failing(releases: Iterable[Release]) -> Iterator[Release]:
     return (part for each in releases for part in _answers(each) if part.failure_probability)
 
 
-def filled(text: str) -> str:
-    r"""Returns paragraphs that blank lines part, and items, filled to 100 columns.
-
-    >>> filled("A claim\nof words.\n\n\n- an item\n- another\n  one")
-    'A claim of words.\n  - an item\n  - another one'
-    """
-    return "\n".join(map(_filled, _lines(text)))
-
-
 def _lines(text: str) -> list[str]:
-    """Returns each paragraph or item on a line."""
-    return [
-        re.sub(r"\s*\n\s*", " ", block) for block in re.split(r"\n\s*\n|\n(?=- )", text.strip())
-    ]
+    """Returns paragraphs, which blank lines part, and items, each on a line."""
+    blocks = re.split(r"\n\s*\n|\n(?=- )", text.strip())
+    return [re.sub(r"\s*\n\s*", " ", block) for block in blocks]
 
 
 def _filled(line: str) -> str:
+    """Returns a paragraph or an item in lines of 100 columns."""
     if _CLAIM in line:  # what reads a guarantee finds its claim on one line
         return line
     first, next_ = ("  - ", "    ") if line.startswith("- ") else ("", "")

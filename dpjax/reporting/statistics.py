@@ -1,0 +1,78 @@
+"""Sections of a page about what statistics found: a first look at a table, or an evaluation."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from dpjax import plotting
+from dpjax.reporting import pictures
+from dpjax.reporting.frame import Picture, Section
+from dpjax.reporting.officer import unfilled
+from dpjax.statistics import Description, Evaluation, Summary
+from dpjax.statistics.summary import QUANTILES
+
+_HOLD = (
+    "All numbers have noise added; in 95 of 100 cases the range in parentheses holds the number "
+    "without noise.",
+    "Numbers beyond declared bounds are counted in the outermost bins.",
+)
+
+
+def description_sections(look: Description) -> list[Section]:
+    """Returns the claim, what there is, and the guarantee; released and public values only."""
+    text = str(look.solution.guarantee())
+    said = [f"{look.records.words()} records count: training would drop the others."]
+    if look.persons is not None:
+        units = f"{look.persons.value:,.0f} units ({look.solution.unit})"
+        said.append(f"{units} have a record that counts; below, each unit counts once, by the mean "
+                    "of its records.")  # fmt: skip
+    said.append(f"Noise on each count: standard deviation {look.stddev:.3g}.")
+    rows = [
+        [each.bins.name, f"{each.missing.value:.1%}"]
+        + [e.words(each.bins.show) for e in (each.mean, *each.quantiles.values()) if e]
+        for each in look.columns
+        if each.mean
+    ]
+    head = ["column", "missing/other", "mean", *(f"{level:.0%}" for level in QUANTILES)]
+    shown = plotting.is_available()
+    drawn = [_picture(each, look.stddev) for each in look.columns] if shown else []
+    sections = [
+        Section("In short", [text.partition("\n")[0]], items=_HOLD),
+        Section("What there is", said, head, rows, drawn),
+    ]
+    if look.correlation:
+        pairs = [(pair, e.words("{:.2f}".format)) for pair, e in look.correlation.items()]
+        sections.append(Section("Correlations", (), ("columns", "correlation"), pairs))
+    return [*sections, Section("The guarantee in full", code=[text])]
+
+
+def _picture(column: Summary, stddev: float) -> Picture:
+    bins = column.bins
+    names = [*map(str, bins.levels)] or [bins.show(edge) for edge in bins.edges]
+    svg = pictures.histogram(column.counts[1:], names, stddev)
+    return Picture(bins.name, f"{column.missing.value:.1%} missing or not declared", svg)
+
+
+def evaluation_sections(found: Evaluation) -> list[Section]:
+    """Returns a ``statistics.Evaluation`` as sections of a page, see ``report``; all released."""
+    rows = [line.split(": ", 1) for line in found.lines()[: len(found.estimates)]]
+    drawn = list(_pictures(found)) if plotting.is_available() else []
+    text = ["From one noisy histogram, on a budget of its own.", found.lines()[len(rows)]]
+    sections = [Section("On held-out records", text, ["measure", "value"], rows, drawn)]
+    if (matrix := found.confusion) is not None:
+        named = zip(found.classes, matrix, strict=True)
+        cells = [[name, *(f"{x:,.0f}" for x in row)] for name, row in named]
+        head = ["class", *(f"predicted {name}" for name in found.classes)]
+        sections.append(Section("Confusion matrix", ["Noisy numbers of records."], head, cells))
+    text = unfilled(str(found.solution.guarantee()))
+    return [*sections, Section("The guarantee of the evaluation", code=[text])]
+
+
+def _pictures(found: Evaluation) -> Iterator[Picture]:
+    if (roc := found.roc) is not None:
+        note = f"share of {found.classes[1]} above a threshold, by that of {found.classes[0]}."
+        yield Picture("ROC curve", note, pictures.shares(*roc))
+    if held := found.calibration:
+        values, *ends = np.array(list(held.values())).T
+        note = f"share of {found.classes[1]} among records, by their predicted probability."
+        yield Picture("Calibration", note, pictures.shares([*held], values, ends))
