@@ -153,11 +153,7 @@ def floor(value: float, digits: int = 4) -> str:
 
 
 def printable(words: str) -> str:
-    r"""Returns words without what would change the rest of a terminal or a page, lines as they are.
-
-    >>> printable("age\x1b[31m")
-    'age [31m'
-    """
+    """Returns words without what would change the rest of a terminal or a page, line by line."""
     return "".join(c if c.isprintable() or c == "\n" else " " for c in words)
 
 

@@ -12,8 +12,7 @@ from dpjax._program import sha256
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaled import fields_of
 from dpjax.display.cards import ceil, one_line
-from dpjax.reporting.facts import ITERATES, Facts
-from dpjax.reporting.frame import Section
+from dpjax.reporting.facts import ITERATES, Facts, Section
 from dpjax.results.guarantee import COLUMNS, open_template
 
 

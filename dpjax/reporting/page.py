@@ -1,6 +1,8 @@
 """``report``: what there is to say of a training, as a page, a model card or JSON."""
 
+import datetime
 import functools
+import importlib.metadata
 import os
 import pathlib
 import re
@@ -9,16 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from dpjax import _durable, plotting, statistics
 from dpjax.display.cards import one_line, printable
-from dpjax.reporting import frame, officer, pictures
-from dpjax.reporting.facts import Facts, Place, by_heading, facts_of, fields, to_json
+from dpjax.reporting import facts as _facts
+from dpjax.reporting import officer, pictures
+from dpjax.reporting.facts import Facts, Picture, Place, Section
 from dpjax.reporting.statistics import description_sections
 from dpjax.results import Coefficients
-from dpjax.results.guarantee import COLUMNS
+from dpjax.results.guarantee import COLUMNS, open_template
 
+_FOLDER = pathlib.Path(__file__).parent
+_VERSIONS = ("dpjax", "jax", "jaxlib", "numpy", "scipy")
 _CELL = Markup('<span class="{}">{}</span><small>{}</small><small>{}</small>')
 _EXACT = (
     "NOT FOR RELEASE: this page holds exact values of the data, which no guarantee covers. Write a "
@@ -39,11 +44,7 @@ _CURVES = (
 
 
 def _escaped(text: str) -> str:
-    r"""Returns text in which nothing is markup of Markdown.
-
-    >>> print(_escaped("a|b <i>\n"))
-    a\|b \<i\>
-    """
+    """Returns text in which nothing is markup of Markdown."""
     return re.sub(r"([\\`*_{}\[\]<>|#~&])", r"\\\1", one_line(text))
 
 
@@ -56,7 +57,7 @@ def report(
     author: str = "",
     ledger: Place | None = None,
     exact: Mapping[str, float | None] | None = None,
-    sections: Sequence[frame.Section] = (),
+    sections: Sequence[Section] = (),
 ) -> None:
     """Writes what there is to say of a training, for who has to trust it or to decide on it.
 
@@ -99,18 +100,19 @@ def report(
     target = check_path(path)
     if isinstance(solution, statistics.Description):
         title, held = title or f"{len(solution.columns)} columns", description_sections(solution)
-        banners, content = list[str](), {"sections": by_heading(held)}
-        page = functools.partial(frame.page, "A first look", title, held)
+        banners, content = list[str](), {"sections": _facts.by_heading(held)}
+        page = functools.partial(_html, "A first look", title, held)
     else:
-        facts = facts_of(solution, author, ledger)
+        facts = _facts.facts_of(solution, author, ledger)
         shown = {} if exact is None else {name: v for name, v in exact.items() if v is not None}
         banners = [words for words in (facts.warning, _EXACT * bool(shown)) if words]
         title, held = title or facts.title, [*officer.sections(facts, model, shown), *sections]
-        page, content = functools.partial(_page, facts, title, banners, held), fields(facts, held)
+        content = _facts.fields(facts, held)
+        page = functools.partial(_page, facts, title, banners, held)
     write = {
         ".html": page,
         ".md": lambda: card(title, banners, held),
-        ".json": lambda: to_json({"title": title, **content}),
+        ".json": lambda: _facts.to_json({"title": title, **content}),
     }[target.suffix.lower()]
     with _durable.replacing(target) as file:
         file.write(write().encode())
@@ -124,7 +126,7 @@ def check_path(path: str | os.PathLike) -> pathlib.Path:
     return target
 
 
-def _page(facts: Facts, title: str, banners: list[str], sections: Sequence[frame.Section]) -> str:
+def _page(facts: Facts, title: str, banners: list[str], sections: Sequence[Section]) -> str:
     pictured, shown = plotting.is_available(), []
     for one in sections:
         shown.append(one)
@@ -135,11 +137,40 @@ def _page(facts: Facts, title: str, banners: list[str], sections: Sequence[frame
             # One step is no curve.
             if pictured and facts.steps > 1 and (drawn := list(_curves(facts))):
                 text = ["Released values, covered by the guarantee."]
-                shown.append(frame.Section("The training, step by step", text, pictures=drawn))
-    return frame.page("Privacy report", title, shown, banners)
+                shown.append(Section("The training, step by step", text, pictures=drawn))
+    return _html("Privacy report", title, shown, banners)
 
 
-def card(title: str, banners: Sequence[str], sections: Sequence[frame.Section]) -> str:
+def _html(kind: str, title: str, sections: Sequence[Section], banners: Sequence[str] = ()) -> str:
+    """Returns a page of a kind and a title; its first section stands in a box.
+
+    Privacy: as the sections.
+    """
+    text = _TEMPLATE.render(
+        kind=kind,
+        title=title,
+        sections=sections,
+        banners=[words.replace("\n", " ") for words in banners],
+        date=datetime.date.today().isoformat(),
+        versions=[f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS],
+        # Our own, and the only text that is not escaped, but for pictures.
+        style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
+        pictured=plotting.is_available(),
+    )
+    return text.strip() + "\n"
+
+
+def _breakable(name: str) -> Markup:
+    """Returns a name that may go on in the next line after each of its parts.
+
+    >>> str(_breakable("soil_type=<1>"))
+    'soil_<wbr>type=<wbr>&lt;1&gt;'
+    """
+    # Escaped first, so that <wbr> is the only markup in it.
+    return Markup(re.sub(r"([_.=:/])(?=.)", r"\1<wbr>", str(escape(printable(name)))))
+
+
+def card(title: str, banners: Sequence[str], sections: Sequence[Section]) -> str:
     """Returns a model card in Markdown, without pictures."""
     lines = [f"# {_escaped(title)}", *map(_escaped, banners)]
     for one in sections:
@@ -187,11 +218,11 @@ def _effects(held: Coefficients, pictured: bool) -> dict[str, Any]:
     rows += [[f"{more:,} more: dpjax show MODEL --json", *[""] * len(classes)]] * bool(more)
     svg = pictures.forest(held) if pictured else ""
     note = "on one scale; grey in the band that noise alone gives."
-    drawn = [frame.Picture("Effects", note, svg)] if svg else []
+    drawn = [Picture("Effects", note, svg)] if svg else []
     return {"head": ("coefficient", *classes), "rows": rows, "pictures": drawn}
 
 
-def _curves(facts: Facts) -> Iterator[frame.Picture]:
+def _curves(facts: Facts) -> Iterator[Picture]:
     history, bound = facts.history, facts.certificate
     for title, note, names in _CURVES:
         # The certified bound is drawn beside the curve that it is about.
@@ -201,4 +232,7 @@ def _curves(facts: Facts) -> Iterator[frame.Picture]:
         if level is not None:
             keys.append(("level", f"certified bound at the end: {level:.4g}"))
         if svg := pictures.curves(values, level):
-            yield frame.Picture(title, note, svg, keys)
+            yield Picture(title, note, svg, keys)
+
+
+_TEMPLATE = open_template(_FOLDER / "page.html", breakable=_breakable)

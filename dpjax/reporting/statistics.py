@@ -6,7 +6,7 @@ import numpy as np
 
 from dpjax import plotting
 from dpjax.reporting import pictures
-from dpjax.reporting.frame import Picture, Section
+from dpjax.reporting.facts import Picture, Section
 from dpjax.reporting.officer import unfilled
 from dpjax.statistics import Description, Evaluation, Summary
 from dpjax.statistics.summary import QUANTILES

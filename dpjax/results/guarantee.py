@@ -70,10 +70,19 @@ def statement(
     if counted is not None and classes:
         counted = listed(list(map(repr, classes)), classes)
     exact_rows = all(query.in_any_row for query in queries)
-    facts = _facts(algorithm.event, queries[0].data_size) | _spent(algorithm)
-    facts |= {
+    event, accountant = algorithm.event, algorithm.accountant
+    delta, drawing = float(algorithm.declared.delta), 0.0
+    spent = epsilon(event, delta, algorithm.relation, accountant)
+    if event.noise_draws:
+        exact = epsilon(event.with_exact_noise, delta, algorithm.relation, accountant)
+        # Each is computed with an error of its own: their difference may fall below the charge.
+        drawing = max(spent - exact, charge(event.noise_draws).epsilon)
+    facts = _facts(event, queries[0].data_size) | {
         "title": algorithm.title[:1].upper() + algorithm.title[1:],
-        "accountant": algorithm.accountant,
+        "epsilon": spent,
+        "delta": delta,
+        "drawing_charge": drawing,
+        "accountant": accountant,
         "remarks": remarks(algorithm),
         # In quotes: mostly the name of a column, of any language.
         "unit": repr(unit) if grouped else unit,
@@ -97,18 +106,6 @@ def describe(release: Release) -> str:
     """
     lines = _lines(_TEMPLATE.render(releases=[release]))
     return "\n".join(line.removeprefix("- ") for line in lines)
-
-
-def _spent(algorithm: Algorithm) -> dict[str, Any]:
-    """Epsilon and delta, and how much of epsilon is for drawing noise."""
-    event, delta = algorithm.event, float(algorithm.declared.delta)
-    accountant = algorithm.accountant
-    spent, drawing = epsilon(event, delta, algorithm.relation, accountant), 0.0
-    if event.noise_draws:
-        exact = epsilon(event.with_exact_noise, delta, algorithm.relation, accountant)
-        # Each is computed with an error of its own: their difference may fall below the charge.
-        drawing = max(spent - exact, charge(event.noise_draws).epsilon)
-    return {"epsilon": spent, "delta": delta, "drawing_charge": drawing}
 
 
 def _facts(event: Event, data_size: int) -> dict[str, Any]:

@@ -215,19 +215,15 @@ class SavedSolution(Predictions, HasCard):
     Args:
       params: the trained parameters, with dictionaries in place of other containers.
       history: dictionary of arrays.
-      steps: steps taken.
-      status: a ``Status``.
       certificate: dictionary, or None.
-      certified_params: parameters the certificate refers to, or None.
       event: what was released.
       accountant: the one that recounts it.
       text: the guarantee as it was printed.
       preprocessing: columns, bounds or schema, intercept and classes that were declared, or None.
       score: how the parameters score rows.
-      error_bars: how privacy noise spread the parameters, or None.
-      accuracy: a noisy estimate of the final accuracy, or None.
-      counted: a noisy share of the declared records that count, or None.
       description: what was trained.
+
+    The other fields are those of ``Solution``.
 
     Privacy: all of it is covered by the guarantee.
     """
