@@ -20,16 +20,12 @@ from dpjax.display.cards import floor, printable
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SKY, YELLOW, PURPLE, GREY = "#56B4E9", "#E69F00", "#882255", "#6B6B6B"
 BLACK, BROWN = "#000000", "#5C4A00"
-# Opacity of a band: where several overlap, the lines in them still stand out.
-_BAND = 0.1
 # For the titles of pictures that show what is not released.
 EXACT = "exact values (NOT PRIVATE)"
 # Inches that a character and a line of a title or a legend take, at most.
 _CHARACTER, _LINE = 0.08, 0.23
 # More coefficients make a picture that nobody reads.
 _MOST = 60
-# Added in the legend to the name of a curve that no panel shows.
-_OUT_OF_VIEW = " (out of view)"
 
 
 def is_available() -> bool:
@@ -115,7 +111,8 @@ def band(
 
     Privacy: as what is drawn.
     """
-    axes.fill_between(where, *ends, color=color, alpha=_BAND, linewidth=0, zorder=1)
+    # Where several bands overlap, the lines in them still stand out.
+    axes.fill_between(where, *ends, color=color, alpha=0.1, linewidth=0, zorder=1)
     axes.plot(where, middle, color=color, **line)
 
 
@@ -287,7 +284,7 @@ def _entries(panels: Iterable[Any]) -> dict[str, Any]:
             handles.setdefault(label, handle)
             if _shows(axes, handle):
                 seen.add(label)
-    return {k if k in seen else k + _OUT_OF_VIEW: handle for k, handle in handles.items()}
+    return {k if k in seen else f"{k} (out of view)": held for k, held in handles.items()}
 
 
 def _shows(axes: Any, handle: Any) -> bool:

@@ -129,11 +129,7 @@ def counted(count: int, singular: str) -> str:
 
 
 def ceil(value: float, digits: int = 4) -> str:
-    """Returns ``value`` in decimal, rounded up but for one part in 10^7, which float32 cannot tell.
-
-    >>> ceil(0.99991), ceil(1.0)
-    ('1', '1')
-    """
+    """Returns a value in decimal, rounded up but for a part in 10^7, which float32 cannot tell."""
     text = f"{value:.{digits}g}"
     if float(text) < value - 1e-7 * abs(value):
         # The exponent as it is printed: a logarithm may round past a power of ten.
@@ -143,11 +139,7 @@ def ceil(value: float, digits: int = 4) -> str:
 
 
 def floor(value: float, digits: int = 4) -> str:
-    """Returns ``value`` in decimal, rounded down as ``ceil`` rounds up.
-
-    >>> floor(-0.00011119), floor(99.996)
-    ('-0.0001112', '99.99')
-    """
+    """Returns ``value`` in decimal, rounded down as ``ceil`` rounds up."""
     text = ceil(-value, digits)
     return text[1:] if text.startswith("-") else "0" if text == "0" else f"-{text}"
 

@@ -219,7 +219,6 @@ def certificate_fields(certificate: Any) -> dict[str, Any] | None:
 def fields(facts: Facts, sections: Sequence[Section] = ()) -> dict[str, Any]:
     """Returns what there is to say as numbers, words and lists; None for what is not known."""
     named = facts.description._asdict()
-    certificate = facts.certificate
     return {
         "algorithm": named["algorithm"],
         "objective": named["objective"],
@@ -236,7 +235,7 @@ def fields(facts: Facts, sections: Sequence[Section] = ()) -> dict[str, Any]:
         "steps": facts.steps,
         "planned_steps": named["steps"],
         "status": None if facts.status is None else facts.status.name.lower(),
-        "certificate": certificate,
+        "certificate": facts.certificate,
         **{field: facts.answers.get(field) for field in ANSWERS},
         "classes": None if facts.classes is None else list(facts.classes),
         "coefficients": facts.coefficients and facts.coefficients.to_dict(),

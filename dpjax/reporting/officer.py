@@ -63,7 +63,7 @@ def sections(facts: Facts, model: str, exact: Mapping[str, float] | None = None)
     return [Section(**one) for one in found]
 
 
-def _numbers(facts: Facts) -> Iterator[tuple[str, str]]:
+def _numbers(facts: Facts) -> Iterator[Sequence[str]]:
     what = facts.description
     yield "epsilon", ceil(facts.epsilon)
     yield "delta", ceil(what.delta)
@@ -77,9 +77,7 @@ def _numbers(facts: Facts) -> Iterator[tuple[str, str]]:
     if facts.status is not None:
         yield "status", facts.status.message.rstrip(".")
     yield "parameters", f"{facts.parameters:,}"
-    for line in facts.answer_lines:
-        name, _, value = line.partition(": ")
-        yield name, value
+    yield from (line.split(": ", 1) for line in facts.answer_lines)
 
 
 def _declared(data: Preprocessing) -> Iterator[tuple[str, str]]:
@@ -87,11 +85,11 @@ def _declared(data: Preprocessing) -> Iterator[tuple[str, str]]:
     if data.classes is not None:
         yield label, f"the label, one of {_listed(data.classes)}"
     if data.label_bounds is not None:
-        yield label, f"the label, from {_spread(data.label_bounds)}"
+        yield label, f"the label, from {' to '.join(map(_plain, data.label_bounds))}"
     for column in data.encoders:
         of = column.declaration()
         words = (
-            f"from {_spread(of['bounds'])}" if "bounds" in of else "",
+            "from " + " to ".join(map(_plain, of["bounds"])) if "bounds" in of else "",
             f"in order {_listed(of['order'])}" if "order" in of else "",
             f"one of {_listed(of['levels'])}" if "levels" in of else "",
             "any other level counts as other" if of.get("other") else "",
@@ -116,13 +114,7 @@ def _released(part: Any) -> tuple[str, ...]:
 
 
 def unfilled(text: str) -> str:
-    r"""Returns sentences that were filled to 100 columns as one line each, for any screen.
-
-    >>> unfilled("x" * 99 + "\nmore\nNext.") == "x" * 99 + " more\nNext."
-    True
-    >>> unfilled("Released:\n  - one,\n    with its noise\n  - two")
-    'Released:\n  - one, with its noise\n  - two'
-    """
+    """Returns sentences that were filled to 100 columns as one line each, for any screen."""
     # A line that ends because the next word did not fit is one sentence with the next line.
     lines, before = [""], ""
     for line in text.splitlines():
@@ -139,10 +131,6 @@ def unfilled(text: str) -> str:
 def _listed(words: Sequence[Any]) -> str:
     # As pandas writes it, an index has no name.
     return ", ".join(str(word) or "the column without a name" for word in words)
-
-
-def _spread(pair: Sequence[Any]) -> str:
-    return " to ".join(map(_plain, pair))
 
 
 def _plain(value: Any) -> str:

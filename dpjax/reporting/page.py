@@ -161,11 +161,7 @@ def _html(kind: str, title: str, sections: Sequence[Section], banners: Sequence[
 
 
 def _breakable(name: str) -> Markup:
-    """Returns a name that may go on in the next line after each of its parts.
-
-    >>> str(_breakable("soil_type=<1>"))
-    'soil_<wbr>type=<wbr>&lt;1&gt;'
-    """
+    """Returns a name that may go on in the next line after each of its parts."""
     # Escaped first, so that <wbr> is the only markup in it.
     return Markup(re.sub(r"([_.=:/])(?=.)", r"\1<wbr>", str(escape(printable(name)))))
 

@@ -19,8 +19,6 @@ _COLORS = {"c0": _FIRST, "c1": _SECOND, "alarm": _ALARM, "rule": _RULE, "muted":
 _TICKS = 4
 # A curve with more points shows no more.
 _POINTS = 600
-# Up to so many steps each has a mark.
-_MARKED = 40
 # Of an SVG inside a page: what names itself, or points to another part or another page.
 _NEEDLESS = re.compile(
     r'<[?!].*?>|<defs>.*?</defs>|\s(?:xmlns(?::\w+)?|clip-path|width|height)="[^"]*"', re.DOTALL
@@ -63,7 +61,7 @@ def curves(values: Mapping[str, np.ndarray], level: float | None = None) -> Mark
     with _axes((4.2, 2.2), decades=high / low > 30) as axes:
         for (steps, held), line in zip(shown, ((_FIRST, "-"), (_SECOND, "--")), strict=False):
             color, style = line
-            marker = "o" if len(steps) <= _MARKED else ""
+            marker = "o" if len(steps) <= 40 else ""  # of more steps marks would be a band
             axes.plot(steps, held, style, color=color, marker=marker, markersize=4, linewidth=1.8)
         axes.set_ylim(low / ratio, high * ratio)
         if level is not None:

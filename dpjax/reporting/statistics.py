@@ -1,14 +1,12 @@
 """Sections of a page about what statistics found: a first look at a table, or an evaluation."""
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from dpjax import plotting
 from dpjax.reporting import pictures
 from dpjax.reporting.facts import Picture, Section
 from dpjax.reporting.officer import unfilled
-from dpjax.statistics import Description, Evaluation, Summary
+from dpjax.statistics import Description, Evaluation
 from dpjax.statistics.summary import QUANTILES
 
 _HOLD = (
@@ -34,8 +32,12 @@ def description_sections(look: Description) -> list[Section]:
         if each.mean
     ]
     head = ["column", "missing/other", "mean", *(f"{level:.0%}" for level in QUANTILES)]
-    shown = plotting.is_available()
-    drawn = [_picture(each, look.stddev) for each in look.columns] if shown else []
+    drawn = []
+    for each in look.columns if plotting.is_available() else ():
+        names = [*map(str, each.bins.levels)] or [each.bins.show(edge) for edge in each.bins.edges]
+        svg = pictures.histogram(each.counts[1:], names, look.stddev)
+        note = f"{each.missing.value:.1%} missing or not declared"
+        drawn.append(Picture(each.bins.name, note, svg))
     sections = [
         Section("In short", [text.partition("\n")[0]], items=_HOLD),
         Section("What there is", said, head, rows, drawn),
@@ -46,17 +48,17 @@ def description_sections(look: Description) -> list[Section]:
     return [*sections, Section("The guarantee in full", code=[text])]
 
 
-def _picture(column: Summary, stddev: float) -> Picture:
-    bins = column.bins
-    names = [*map(str, bins.levels)] or [bins.show(edge) for edge in bins.edges]
-    svg = pictures.histogram(column.counts[1:], names, stddev)
-    return Picture(bins.name, f"{column.missing.value:.1%} missing or not declared", svg)
-
-
 def evaluation_sections(found: Evaluation) -> list[Section]:
     """Returns a ``statistics.Evaluation`` as sections of a page, see ``report``; all released."""
     rows = [line.split(": ", 1) for line in found.lines()[: len(found.estimates)]]
-    drawn = list(_pictures(found)) if plotting.is_available() else []
+    drawn, shown = [], plotting.is_available()
+    if shown and (roc := found.roc) is not None:
+        note = f"share of {found.classes[1]} above a threshold, by that of {found.classes[0]}."
+        drawn.append(Picture("ROC curve", note, pictures.shares(*roc)))
+    if shown and (held := found.calibration):
+        values, *ends = np.array(list(held.values())).T
+        note = f"share of {found.classes[1]} among records, by their predicted probability."
+        drawn.append(Picture("Calibration", note, pictures.shares([*held], values, ends)))
     text = ["From one noisy histogram, on a budget of its own.", found.lines()[len(rows)]]
     sections = [Section("On held-out records", text, ["measure", "value"], rows, drawn)]
     if (matrix := found.confusion) is not None:
@@ -66,13 +68,3 @@ def evaluation_sections(found: Evaluation) -> list[Section]:
         sections.append(Section("Confusion matrix", ["Noisy numbers of records."], head, cells))
     text = unfilled(str(found.solution.guarantee()))
     return [*sections, Section("The guarantee of the evaluation", code=[text])]
-
-
-def _pictures(found: Evaluation) -> Iterator[Picture]:
-    if (roc := found.roc) is not None:
-        note = f"share of {found.classes[1]} above a threshold, by that of {found.classes[0]}."
-        yield Picture("ROC curve", note, pictures.shares(*roc))
-    if held := found.calibration:
-        values, *ends = np.array(list(held.values())).T
-        note = f"share of {found.classes[1]} among records, by their predicted probability."
-        yield Picture("Calibration", note, pictures.shares([*held], values, ends))

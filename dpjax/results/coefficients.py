@@ -20,9 +20,9 @@ _INTERCEPT = "intercept"
 _OF_ARRAYS = "Parameters of the features of a row, as the rows were passed to the training."
 _OF_NORMED = (
     "Parameters of scaled features. Each row was divided by its own norm: signs and relative sizes "
-    "mean something, but no number is a change of {predicted} per unit of a column{remedy}."
+    "mean something, but no number is a change of {predicted} per unit of a column (train for "
+    'inference, or with rows = "constant" in the schema, for that).'
 )
-_REMEDY = ' (train for inference, or with rows = "constant" in the schema, for that)'
 _OF_COLUMNS = (
     "In {units}: what a change of the column adds to the {predicted}, within the declared bounds, "
     "to which values are clamped. The intercept is the {predicted} where numbers are 0, dates and "
@@ -245,9 +245,7 @@ def _of_features(
 ) -> tuple[_Named, str]:
     """Names of the parameters as they are, and a caption."""
     names = () if preprocessing is None else preprocessing.features
-    divided = preprocessing is not None and not preprocessing.linear
-    remedy = _REMEDY if divided else ""
-    caption = _OF_NORMED.format(predicted="the label" if numeric else "log-odds", remedy=remedy)
+    caption = _OF_NORMED.format(predicted="the label" if numeric else "log-odds")
     if len(names) != width:  # arrays have no names, nor have pixels
         names, caption = tuple(f"feature {at}" for at in range(width)), _OF_ARRAYS
     return (names, ("",) * width, np.ones(width)), caption
@@ -309,7 +307,7 @@ def _terms(scale: Preprocessing) -> tuple[_Named, np.ndarray]:
         if "bounds" in declared:
             low, high = column.low, column.high  # pyright: ignore[reportAttributeAccessIssue]
             count, per = high - low, "1"
-            if not column.numeric:  # a date, whose 0 is where its bounds begin: 1970 means nothing
+            if isinstance(column, Dates):  # 0 is where the bounds begin: 1970 would mean nothing
                 low, per = 0.0, "day"
         slope = steps[-1] / count
         terms.append((column.name, per, count, slope))

@@ -22,7 +22,8 @@ from dpjax.cli import main
 from dpjax.datasets import Preprocessing, load
 from dpjax.datasets.encoders import Numeric
 from dpjax.display.cards import ceil
-from dpjax.reporting import facts_of, page, pictures
+from dpjax.reporting import facts_of, officer, page, pictures
+from dpjax.results import guarantee
 from dpjax.results.coefficients import coefficients
 from dpjax.results.guarantee import describe
 from dpjax.results.prediction import Score
@@ -276,6 +277,18 @@ def test_without_matplotlib_a_page_has_its_numbers_and_says_what_draws(
     found = page_of(solutions["two"], tmp_path)
     assert "svg" not in found.elements and "python -m pip install 'matplotlib'" in found.text
     assert f"{solutions['two'].params[0]:+.4g}" in found.text
+
+
+def test_words_are_broken_joined_and_escaped_where_they_may_be():
+    assert str(page._breakable("soil_type=<1>")) == "soil_<wbr>type=<wbr>&lt;1&gt;"
+    assert page._escaped("a|b <i>\n") == r"a\|b \<i\>"
+    long = "x" * 99
+    assert officer.unfilled(f"{long}\nmore\nNext.") == f"{long} more\nNext."
+    released = "Released:\n  - one,\n    with its noise\n  - two"
+    assert officer.unfilled(released) == "Released:\n  - one, with its noise\n  - two"
+    lines = guarantee._lines("A claim\nof words.\n\n\n- an item\n- another\n  one")
+    filled = [guarantee._filled(line) for line in lines]
+    assert filled == ["A claim of words.", "  - an item", "  - another one"]
 
 
 def test_a_picture_shows_what_can_be_drawn():
