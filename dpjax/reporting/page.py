@@ -146,7 +146,7 @@ def _html(kind: str, title: str, sections: Sequence[Section], banners: Sequence[
 
     Privacy: as the sections.
     """
-    text = _TEMPLATE.render(
+    text = open_template(_FOLDER / "page.html", breakable=_breakable).render(
         kind=kind,
         title=title,
         sections=sections,
@@ -229,6 +229,3 @@ def _curves(facts: Facts) -> Iterator[Picture]:
             keys.append(("level", f"certified bound at the end: {level:.4g}"))
         if svg := pictures.curves(values, level):
             yield Picture(title, note, svg, keys)
-
-
-_TEMPLATE = open_template(_FOLDER / "page.html", breakable=_breakable)
