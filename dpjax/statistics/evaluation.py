@@ -82,10 +82,9 @@ class Evaluation(HasCard):
         lines = [f"{name}: {_words(e)}" for name, e in self.estimates.items()]
         lines.append("(95% confidence intervals, over the privacy noise alone)")
         if self.confusion is not None:
-            cells = [[f"{x:,.0f}" for x in row] for row in self.confusion]
-            rows = [["class \\ predicted as", *self.classes]]
-            rows += [[name, *row] for name, row in zip(self.classes, cells, strict=True)]
-            lines += in_columns(rows)
+            cells = np.vectorize("{:,.0f}".format)(self.confusion).tolist()
+            rows = [[name, *row] for name, row in zip(self.classes, cells, strict=True)]
+            lines += in_columns([["class \\ predicted as", *self.classes], *rows])
         for p, e in self.calibration.items():
             lines.append(f"share of {self.classes[1]} where {p:.3g} is predicted: {_words(e)}")
         return lines
