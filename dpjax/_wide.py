@@ -158,6 +158,6 @@ def sum_in_float64(parts: Array) -> Array:
         return added
 
 
-def to_expansion(value: Array) -> Expansion:
-    """Returns an array of any floating dtype as ``Expansion``."""
-    return Expansion((at_least_float32(value),))
+def to_expansion(value: Array | Expansion) -> Expansion:
+    """Returns an array of any floating dtype as ``Expansion``, and an ``Expansion`` itself."""
+    return value if isinstance(value, Expansion) else Expansion((at_least_float32(value),))

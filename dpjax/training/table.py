@@ -124,10 +124,7 @@ def sizes_of(
     The rows of ``records`` are counted if their number is public, as the relation of the budget
     says. The other arguments are those of ``fit``.
     """
-    if not isinstance(budget, PrivacyBudget):
-        raise ValueError(
-            f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
-        )
+    PrivacyBudget.check(budget)
     if data_size is None and budget.relation == "add_or_remove_one":
         raise ValueError(
             "data_size is required under relation='add_or_remove_one', where the number of records "

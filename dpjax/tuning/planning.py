@@ -104,11 +104,8 @@ class SearchPlan(HasCard):
 
     def _scale(self, releases: tuple[Release, ...]) -> float:
         """The factor on the noise at which these have the budget to themselves."""
-
-        def scaled(scale: float) -> Event:
-            return Event(tuple(each.scaled(scale) for each in releases), self.budget.relation)
-
-        return calibrate(scaled, self.budget)
+        event = Event(releases, self.budget.relation)
+        return calibrate(lambda scale: event.each(lambda one: one.scaled(scale)), self.budget)
 
     def _card(self) -> Card:
         rows = (
@@ -173,10 +170,7 @@ def plan(
     >>> 0.999 < search.epsilon <= 1.0, round(search.noise_ratio, 1)
     (True, 1.5)
     """
-    if not isinstance(budget, PrivacyBudget):
-        raise ValueError(
-            f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
-        )
+    PrivacyBudget.check(budget)
     cap = default_cap(_validate.positive("trials", trials)) if cap is None else cap
     number = NumberOfTrials(trials, cap, shape)
     every = expand(settings)
