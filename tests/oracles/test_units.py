@@ -433,7 +433,7 @@ def test_algorithms_train_on_persons_and_the_guarantee_says_so(name):
     solution = dpjax.solve(algorithm, data, seed=0)
     assert np.isfinite(solution.params).all()
     statement = str(solution.guarantee())
-    assert "one person" in statement
+    assert "one 'person'" in statement
     row_level = entry.factory(
         LOGISTIC, dpjax.PrivacyBudget(2.0, 1e-5), data_size=data.size, dimension=4
     )
