@@ -187,7 +187,7 @@ def text(facts: Facts, model: str) -> str:
     for one in officer.sections(facts, model):
         lines += [f"{one.heading}\n{'-' * len(one.heading)}", *map(fill, one.text)]
         lines.append("\n".join(fill(f"- {words}", subsequent_indent="  ") for words in one.items))
-        table = [one.head, *one.rows] if one.head else one.rows
+        table = [[*map(one_line, row)] for row in (one.head, *one.rows) if row]
         widths = [max(map(len, cells)) for cells in zip(*table, strict=True)]
         rows = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)
         lines += ["\n".join(rows), *map(printable, one.code)]
