@@ -7,7 +7,7 @@ from dpjax.reporting import pictures
 from dpjax.reporting.facts import Picture, Section
 from dpjax.reporting.officer import unfilled
 from dpjax.statistics import Description, Evaluation
-from dpjax.statistics.summary import QUANTILES
+from dpjax.statistics.bins import QUANTILES
 
 _HOLD = (
     "All numbers have noise added; in 95 of 100 cases the range in parentheses holds the number "
