@@ -283,8 +283,8 @@ def _open(kept: RunFiles, training: Training, stack: contextlib.ExitStack) -> _O
     else:
         root = held.key if key is None else as_key(key)
         # Keys of two implementations cannot be compared; their words can.
-        words = [np.asarray(jax.random.key_data(each)) for each in (root, held.key)]
-        if not np.array_equal(*words):
+        one, other = (np.asarray(jax.random.key_data(each)) for each in (root, held.key))
+        if not np.array_equal(one, other):
             raise ResumeMismatch(
                 "key is not the one this checkpoint was begun with; pass key=None to resume "
                 "with its own. To start another run, which spends the budget again, name "
