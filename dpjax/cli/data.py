@@ -11,7 +11,8 @@ import dpjax
 from dpjax import _validate
 from dpjax.cli import options, problem
 from dpjax.cli.main import Parser
-from dpjax.datasets.sources import existing, is_table_path
+from dpjax.datasets.source import existing
+from dpjax.datasets.sources import is_table_path
 
 _EXAMPLES = """
 dpjax data

@@ -21,7 +21,8 @@ from dpjax.datasets.delimited import SUFFIXES, CsvFile
 from dpjax.datasets.labels import Label, labels_counted
 from dpjax.datasets.registry import SPECS
 from dpjax.datasets.scaled import declared_in, is_scaled
-from dpjax.datasets.sources import existing, is_table_path
+from dpjax.datasets.source import existing
+from dpjax.datasets.sources import is_table_path
 from dpjax.driver import root_key
 from dpjax.results import guarantee
 from dpjax.results.remarks import remarks
@@ -111,7 +112,7 @@ def flag_quotes(table: str, schema: str | None) -> int:
         return 0
     known = None if schema is None else dpjax.datasets.Schema.read(schema)
     breaks, separator = (known.quoted_line_breaks, known.separator) if known else (False, None)
-    problems = CsvFile(existing(table), breaks, separator).exact_problems()
+    problems, _ = CsvFile(existing(table), breaks, separator).exact_faults()
     for problem in problems:
         print(f"wrong (exact counts, NOT PRIVATE): {problem}", file=sys.stderr)
     return int(bool(problems))

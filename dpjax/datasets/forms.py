@@ -115,11 +115,7 @@ def number_form(said: str, declared: Mapping[str, Any], usual: NumberForm = PLAI
 
 
 class DateForm(NamedTuple):
-    """How dates are written.
-
-    Args:
-      format: by the directives of ``strptime``; "" is ISO 8601.
-    """
+    """How dates are written, by the directives of ``strptime``; "" is ISO 8601."""
 
     format: str = ""
 

@@ -1,5 +1,6 @@
 """``load`` and ``describe``: the named data sets and users' tables, ready for training."""
 
+import dataclasses
 import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
@@ -8,29 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets import registry
+from dpjax.datasets import encoders, registry
 from dpjax.datasets.cells import Kind
 from dpjax.datasets.dataset import Dataset, Preprocessing
-from dpjax.datasets.encoders import (
-    ClassLabel,
-    Column,
-    Ignored,
-    NumberLabel,
-    Numeric,
-    Unscaled,
-    label_forms,
-)
-from dpjax.datasets.images import IMAGES, find_images, load_images
 from dpjax.datasets.labels import Label, declared_classes
 from dpjax.datasets.patterns import check_table, matched
-from dpjax.datasets.registry import SPECS, DatasetInfo
+from dpjax.datasets.registry import IMAGES, SPECS, DatasetInfo
 from dpjax.datasets.rows import Rows
 from dpjax.datasets.scaled import is_scaled
 from dpjax.datasets.scaled import read as read_scaled
 from dpjax.datasets.scaling import Bounds, read_ranges
 from dpjax.datasets.schema import Schema
 from dpjax.datasets.source import OpenTable, Source, few
-from dpjax.datasets.sources import SUFFIXES, CsvFile, has_columns, is_table_path, open_source
+from dpjax.datasets.sources import CsvFile, is_table, is_table_path, open_source
 from dpjax.datasets.units import NOT_GROUPED, group
 
 
@@ -80,10 +71,6 @@ class Table(NamedTuple):
     def dataset(self) -> Dataset:
         """Returns the rows and labels for training, with one unit a row where there are units.
 
-        Raises:
-          ValueError: if classes or ``max_records`` are not declared, or records on disk are to be
-            grouped.
-
         Privacy: row i depends on record i alone; a row that is a unit, on its records.
         """
         self.check_declared()
@@ -100,7 +87,7 @@ class Table(NamedTuple):
         if self.opened.on_disk:
             # Encoded when a pass asks for them: memory holds one chunk, and each pass pays anew.
             x = Rows(_Encoded(source, scale.wanted, scale.encode, (len(scale.features),)))
-            wanted = [label.column], label_forms(label)
+            wanted = [label.column], encoders.label_forms(label)
             y = Rows(_Encoded(source, wanted, lambda cells: label.encode(*cells), ()))
         else:
             x, y, owners = _encoded(source, scale, label, schema.unit)
@@ -206,11 +193,11 @@ def load(
                 f"label, bounds, classes and intercept are for tables, not {name_or_path}."
             )
         check_units(name_or_path, options)
-        return load_images(str(name_or_path))
+        return registry.load_images(str(name_or_path))
     table = open_table(name_or_path, options, schema, memory_limit)
     # Published data without ranges are taken as their publisher scaled them.
-    unscaled = any(isinstance(column, Unscaled) for column in table.schema.columns)
-    if unscaled and _is_user_table(name_or_path):
+    unscaled = any(isinstance(column, encoders.Unscaled) for column in table.schema.columns)
+    if unscaled and is_table(name_or_path):
         raise ValueError(undeclared_bounds(table))
     if inference:
         table = table._replace(schema=table.schema.for_inference())
@@ -239,13 +226,10 @@ def open_table(
 ) -> Table:
     """Returns the table that ``load`` and ``check`` read, with what is declared of it.
 
-    Raises:
-      ValueError: for declarations that do not go together or do not apply; see ``load``.
-
     Privacy: raw data.
     """
     if schema is not None:
-        if not _is_user_table(name_or_path):
+        if not is_table(name_or_path):
             named = isinstance(name_or_path, str | os.PathLike)
             shown = repr(str(name_or_path)) if named else type(name_or_path).__name__
             raise ValueError(f"schema is for a table of yours, got {shown}: leave schema out.")
@@ -255,20 +239,12 @@ def open_table(
     # The records of a unit may lie anywhere in a file, so that grouping needs all of them.
     if options.unit is not None and memory_limit is not None:
         raise ValueError(NOT_GROUPED)
-    if _is_user_table(name_or_path):
+    named = isinstance(name_or_path, str | os.PathLike)
+    # No named data set has a suffix: that was meant as a file. What is no table raises there.
+    if is_table(name_or_path) or not named or pathlib.Path(name_or_path).suffix:
         return read_table(name_or_path, options, memory_limit)
-    if not isinstance(name_or_path, str | os.PathLike):
-        raise ValueError(
-            "a table must be a path, a data frame, or a mapping of columns; arrays go into "
-            "Dataset(x, y)."
-        )
     if name_or_path in IMAGES:
         raise ValueError(f"{name_or_path} are images, not a table of features.")
-    # No named data set has a suffix: this was meant as a file.
-    if pathlib.Path(name_or_path).suffix:
-        raise ValueError(
-            f"a table's path must end in {', '.join(SUFFIXES)}, got {str(name_or_path)!r}."
-        )
     entry = registry.spec(str(name_or_path))
     # `check_units` has refused a unit, and an intercept is a choice for named data too.
     label, bounds, classes = options[:3]
@@ -280,7 +256,7 @@ def open_table(
         )
     records, test, classes = registry.read_named(entry)
     columns = scaled_columns(entry.columns, entry.ranges)
-    schema = Schema(ClassLabel("label", classes), columns, intercept=options.intercept)
+    schema = Schema(encoders.ClassLabel("label", classes), columns, intercept=options.intercept)
     return Table(entry.name, OpenTable(records, test), schema, entry.unit)
 
 
@@ -306,7 +282,7 @@ def check_units(table: Any, options: Options) -> None:
     # Its unit is an array of cells, not the name of a column.
     if isinstance(table, Dataset):
         return
-    if not _is_user_table(table):
+    if not is_table(table):
         raise ValueError(f"unit={unit!r} names a column, and this is no table of yours: omit it.")
     if is_table_path(table) and str(table).lower().endswith((".npz", ".npy")):
         raise ValueError(
@@ -330,26 +306,16 @@ def describe() -> list[DatasetInfo]:
     """
     tables = ((entry, registry.find(entry.archive)) for entry in SPECS.values())
     return [
-        # vars, since asdict copies deeply, which a mapping proxy does not allow.
-        DatasetInfo(**vars(entry), path=None if path is None else str(path))
-        for entry, path in (*tables, *map(find_images, IMAGES))
+        dataclasses.replace(entry, path=None if path is None else str(path))
+        for entry, path in (*tables, *map(registry.find_images, IMAGES))
     ]
-
-
-def _is_user_table(table: Any) -> bool:
-    return is_table_path(table) or has_columns(table)
 
 
 def read_table(table: Any, declared: Schema | Options, memory_limit: int | None = None) -> Table:
     """Returns a user's table with what is declared of it, by a schema or the options in its place.
 
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if the table is not valid as a whole (no record, no such label column, arrays of
-        other shapes), or the declarations do not fit it. A strange *record* raises nothing.
-
-    Privacy: errors depend on the header, the shapes and the dtypes of arrays only, which are taken
-      as public.
+    Privacy: a strange *record* raises nothing; errors depend on the header, the shapes
+      and the dtypes of arrays only, which are taken as public.
     """
     if isinstance(declared, Schema):
         # The levels of a column become several features, and an ignored column none.
@@ -361,7 +327,6 @@ def read_table(table: Any, declared: Schema | Options, memory_limit: int | None 
         opened = open_source(table, declared.label, memory_limit)
         schema = _schema_of(opened, declared)
     check_table(schema, opened.source)
-    check_size(opened.source)
     name = pathlib.Path(table).stem if is_table_path(table) else "table"
     return Table(name, opened, schema)
 
@@ -388,7 +353,7 @@ def _schema_of(opened: OpenTable, options: Options) -> Schema:
         said = f"the column {label!r} of {source.where}"
         classes = declared_classes(classes, said, kind)
     return Schema(
-        ClassLabel(label, tuple(classes or ())),
+        encoders.ClassLabel(label, tuple(classes or ())),
         scaled_columns(columns, options.bounds),
         options.unit,
         options.max_records,
@@ -397,12 +362,12 @@ def _schema_of(opened: OpenTable, options: Options) -> Schema:
     )
 
 
-def scaled_columns(columns: Sequence[str], bounds: Bounds | None) -> tuple[Column, ...]:
+def scaled_columns(columns: Sequence[str], bounds: Bounds | None) -> tuple[encoders.Column, ...]:
     """Returns columns of numbers with these bounds, see ``read_ranges``; unscaled without any."""
     if bounds is None:
-        return tuple(map(Unscaled, columns))
+        return tuple(map(encoders.Unscaled, columns))
     ranges = zip(*(end.tolist() for end in read_ranges(bounds, columns)), strict=True)
-    return tuple(Numeric(name, *pair) for name, pair in zip(columns, ranges, strict=True))
+    return tuple(encoders.Numeric(name, *pair) for name, pair in zip(columns, ranges, strict=True))
 
 
 def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
@@ -413,7 +378,7 @@ def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
 
     Privacy: depends on the declaration and the kind of file alone.
     """
-    texts = [c.name for c in schema.columns if isinstance(c, Ignored) or getattr(c, "other", False)]
+    texts = [c.name for c in schema.columns if c.key == "ignore" or getattr(c, "other", False)]
     if not texts or schema.quoted_line_breaks is not None or not isinstance(source, CsvFile):
         return []
     return [
@@ -422,12 +387,6 @@ def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
         "line breaks, or false if each line of the file is one record; `dpjax data FILE --check` "
         "counts the lines that leave a quote open."
     ]
-
-
-def check_size(source: Source) -> None:
-    """Raises if a table has no record."""
-    if not source.size:
-        raise ValueError(f"{source.where} has no records: training needs at least one.")
 
 
 class _Encoded:
@@ -444,11 +403,11 @@ class _Encoded:
 
 
 def _encoded(
-    source: Source, scale: Preprocessing, label: ClassLabel | NumberLabel, unit: str | None = None
+    source: Source, scale: Preprocessing, label: encoders.TableLabel, unit: str | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Returns rows, labels, and the cells that say whose a record is."""
     wanted, numeric, together = scale.wanted
-    numeric = numeric | label_forms(label)
+    numeric = numeric | encoders.label_forms(label)
     beside = [label.column, *([] if unit is None else [unit])]
     # Columns that are read together come as one array.
     count = len(wanted) + bool(together)

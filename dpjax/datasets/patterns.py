@@ -12,12 +12,7 @@ from dpjax.datasets.source import Source, few
 
 
 def matched(schema: Schema, names: Sequence[str]) -> Schema:
-    """Returns the schema of a table with these columns, each pattern replaced by its columns.
-
-    Raises:
-      ValueError: for a pattern that matches no column which is not declared by its name, or a
-        column that two match.
-    """
+    """Returns the schema of a table with these columns, each pattern replaced by its columns."""
     patterns = [name for name in schema.patterns if name not in names]
     taken = {schema.label.column, schema.unit, *(column.name for column in schema.columns)}
     of = {name: [p for p in patterns if fnmatch.fnmatchcase(name, p)] for name in names}
@@ -40,9 +35,9 @@ def matched(schema: Schema, names: Sequence[str]) -> Schema:
 
 
 def check_table(schema: Schema, source: Source) -> None:
-    """Raises if a table has other columns than are declared, or stores them otherwise.
+    """Raises if a table has other columns than are declared, stores them otherwise, or is empty.
 
-    Privacy: depends on the names of columns and on how they are stored.
+    Privacy: depends on the names of columns, on how they are stored, and on whether n is 0.
     """
     unit = () if schema.unit is None else (schema.unit,)
     declared = [schema.label.column, *unit, *(column.name for column in schema.columns)]
@@ -79,3 +74,5 @@ def check_table(schema: Schema, source: Source) -> None:
     for name in unit:
         said = f"the unit {name!r} of {source.where}"
         check_names(said, source.kinds[name], source.stated[name], schema.unit_type)
+    if not source.size:
+        raise ValueError(f"{source.where} has no records: training needs at least one.")

@@ -14,12 +14,8 @@ _PAGES = 2**26  # bytes of a file that stay mapped after they were read
 class Rows:
     """An array-like whose rows are read when they are asked for: ``rows[5:9]``, ``rows[indices]``.
 
-    Args:
-      source: what gives rows for a slice or an array of indices: a memory map, or an object with
-        ``shape`` and ``dtype``.
-      function: maps each row by itself; identity by default.
-      shape: of one row after it.
-      dtype: after it.
+    Its source is a memory map, or an object with ``shape`` and ``dtype``; a function maps each row
+    by itself to one of another shape or dtype.
 
     Privacy: raw data.
     """
@@ -37,7 +33,9 @@ class Rows:
             *(source.shape[1:] if shape is None else shape),
         )
         self.dtype = np.dtype(source.dtype if dtype is None else dtype)
-        self._file = MappedFile(source) if is_mapped(source) else None
+        mapped = isinstance(source, np.memmap) and source.filename is not None
+        mapped = mapped and getattr(source, "_mmap", None) is not None
+        self._file = MappedFile(source) if mapped else None
 
     @property
     def ndim(self) -> int:
@@ -86,11 +84,7 @@ class SourceFile:
         self._size = os.path.getsize(self.path)
 
     def check(self) -> None:
-        """Checks that the file has the size that it had, since its rows are others otherwise.
-
-        Raises:
-          OSError: if it has another one, or is gone.
-        """
+        """Raises an ``OSError`` if the file's size changed: its rows are others then."""
         if os.path.getsize(self.path) != self._size:
             raise OSError(f"the size of {self.path!r} changed while it was read.")
 
@@ -98,9 +92,7 @@ class SourceFile:
 class MappedFile:
     """The file of a memory map: what is read of it does not stay in memory.
 
-    Attributes:
-      source_file: its file.
-      in_order: whether rows follow each other in the file, and can be read without mapping them.
+    ``in_order`` says whether rows follow each other in it, and can be read without mapping them.
     """
 
     def __init__(self, source: np.memmap):
@@ -145,9 +137,3 @@ class MappedFile:
             if got == 0:
                 raise OSError(f"{self.source_file.path!r} ends before its last row.")
             left, place = left[got:], place + got
-
-
-def is_mapped(source: Any) -> bool:
-    """Returns whether rows are those of a file that is mapped."""
-    held = isinstance(source, np.memmap) and source.filename is not None
-    return held and getattr(source, "_mmap", None) is not None

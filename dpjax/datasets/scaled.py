@@ -97,9 +97,6 @@ def declared_in(path: str | os.PathLike[str]) -> tuple[str | None, Preprocessing
 def read(path: str | os.PathLike[str], memory_limit: int | None = None) -> Dataset:
     """Returns the data of a file that ``write`` made; above ``memory_limit`` its rows stay there.
 
-    Raises:
-      ValueError: if they exceed the limit and are grouped into units, or the file is damaged.
-
     Privacy: raw data.
     """
     data = _mapped(path)

@@ -5,7 +5,6 @@ import datetime
 import json
 import math
 import os
-import pathlib
 import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -14,21 +13,12 @@ from typing import Any
 import numpy as np
 
 from dpjax import _validate
+from dpjax.datasets import encoders
 from dpjax.datasets.cells import to_day
 from dpjax.datasets.dataset import Preprocessing
-from dpjax.datasets.encoders import (
-    Categorical,
-    ClassLabel,
-    Column,
-    Dates,
-    Ignored,
-    NumberLabel,
-    Numeric,
-    Ordinal,
-    Unscaled,
-)
 from dpjax.datasets.forms import PLAIN, NumberForm, date_form, number_form, separator_of
 from dpjax.datasets.labels import check_labels
+from dpjax.datasets.source import text_of
 
 ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")
 """Names of the column that pandas or R writes beside those of a table."""
@@ -74,8 +64,8 @@ class Schema:
     ('age', 'sex=F', 'sex=M', 'sex=other', 'intercept')
     """
 
-    label: ClassLabel | NumberLabel
-    columns: tuple[Column, ...]
+    label: encoders.TableLabel
+    columns: tuple[encoders.Column, ...]
     unit: str | None = None
     max_records: int | None = None
     intercept: bool = True
@@ -115,7 +105,7 @@ class Schema:
             return declared
         where, content = "the schema", declared
         if isinstance(declared, str | os.PathLike):
-            where, content = repr(str(declared)), _parse(pathlib.Path(declared))
+            where, content = repr(str(declared)), _parse(declared)
         if not isinstance(content, Mapping):
             raise ValueError(
                 "schema must be the path of a TOML file or a mapping, got "
@@ -144,13 +134,13 @@ class Schema:
         # Without an intercept one column may keep all of its levels.
         complete, columns = self.intercept, []
         for column in self.columns:
-            if isinstance(column, Categorical):
+            if isinstance(column, encoders.Categorical):
                 named = column.reference is not None or not complete
                 first = column.reference if named else column.levels[0]
                 column, complete = dataclasses.replace(column, reference=first), True
             columns.append(column)
         # Numbers without bounds have no largest norm: of published data rows stay as they are.
-        unscaled = any(isinstance(column, Unscaled) for column in columns)
+        unscaled = any(isinstance(column, encoders.Unscaled) for column in columns)
         rows = self.rows if unscaled else "constant"
         return dataclasses.replace(self, columns=tuple(columns), rows=rows)
 
@@ -187,11 +177,8 @@ def quoted(text: str) -> str:
 
 
 def column_of(
-    name: str,
-    declaration: Mapping[str, Any],
-    where: str = "the schema",
-    usual: NumberForm = PLAIN,
-) -> Column:
+    name: str, declaration: Mapping[str, Any], where: str = "the schema", usual: NumberForm = PLAIN
+) -> encoders.Column:
     """Returns the column that a declaration says.
 
     A declaration is as under ``[columns.NAME]``, or as ``Column.declaration`` returns it; errors
@@ -211,14 +198,14 @@ def column_of(
         raise ValueError(f"{said} declares {declared}: choose one of {', '.join(_KINDS)}.")
     (key,) = kinds
     column = _KINDS[key](said, name, declaration)
-    if type(column) is Numeric:
+    if type(column) is encoders.Numeric:
         column = dataclasses.replace(column, form=number_form(said, declaration, usual))
     # Last, since the kind of column decides which options are known.
     _check_keys(said, declaration, (key, *column.options))
     return column
 
 
-def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
+def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> encoders.Numeric:
     low, high, of_dates = _bounds(f"bounds of {said}", declaration["bounds"])
     missing = declaration.get("missing")
     if missing is not None:
@@ -228,8 +215,8 @@ def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
         if not low <= missing <= high:
             raise ValueError(f"missing of {said} must lie within its bounds.")
     if of_dates:
-        return Dates(name, low, high, missing, date_form(said, declaration))
-    return Numeric(name, low, high, missing)
+        return encoders.Dates(name, low, high, missing, date_form(said, declaration))
+    return encoders.Numeric(name, low, high, missing)
 
 
 def _is_private(part: Mapping[str, Any]) -> bool:
@@ -250,7 +237,7 @@ def _outer(name: str, part: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> Categorical:
+def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> encoders.Categorical:
     levels = check_labels(f"levels of {said}", declaration["levels"], 1)
     other = _validate.flag(f"other of {said}", declaration.get("other", False))
     reference = declaration.get("reference")
@@ -259,23 +246,23 @@ def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> Categorica
             f"reference of {said} must be one of its levels, got {reference!r}: the others are "
             "compared with it."
         )
-    return Categorical(name, levels, other, reference)
+    return encoders.Categorical(name, levels, other, reference)
 
 
-def _ordered(said: str, name: str, declaration: Mapping[str, Any]) -> Ordinal:
-    return Ordinal(name, check_labels(f"order of {said}", declaration["order"], 2))
+def _ordered(said: str, name: str, declaration: Mapping[str, Any]) -> encoders.Ordinal:
+    return encoders.Ordinal(name, check_labels(f"order of {said}", declaration["order"], 2))
 
 
-def _ignored(said: str, name: str, declaration: Mapping[str, Any]) -> Ignored:
+def _ignored(said: str, name: str, declaration: Mapping[str, Any]) -> encoders.Ignored:
     # ignore = false leaves open how the column is to be used.
     if declaration["ignore"] is not True:
         raise ValueError(f"ignore of {said} must be true; leave it out to use the column.")
-    return Ignored(name)
+    return encoders.Ignored(name)
 
 
 _PARTS = ("intercept", "quoted_line_breaks", "rows", "max_norm", "separator")
 _PARTS += ("numbers", "label", "unit", "columns")
-_KINDS: dict[str, Callable[[str, str, Mapping[str, Any]], Column]] = {
+_KINDS: dict[str, Callable[[str, str, Mapping[str, Any]], encoders.Column]] = {
     "bounds": _ranged,
     "levels": _leveled,
     "order": _ordered,
@@ -330,9 +317,8 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
     unit_column = max_records = None
     if "unit" in content:
         unit_column, max_records = _unit(f"unit of {where}", unit)
-    breaks = content.get("quoted_line_breaks")
-    if breaks is not None:
-        breaks = _validate.flag(f"quoted_line_breaks of {where}", breaks)
+    if (breaks := content.get("quoted_line_breaks")) is not None:
+        _validate.flag(f"quoted_line_breaks of {where}", breaks)
     for role, column in (("label", declared.column), ("unit", unit_column)):
         if column in columns:
             raise ValueError(
@@ -390,7 +376,7 @@ def _check_filled(where: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
         )
 
 
-def _label(said: str, part: Mapping[str, Any], usual: NumberForm) -> ClassLabel | NumberLabel:
+def _label(said: str, part: Mapping[str, Any], usual: NumberForm) -> encoders.TableLabel:
     written = NumberForm._fields if "bounds" in part else ()
     column = _column(said, part, ("column", "classes", "bounds", *written))
     if ("classes" in part) == ("bounds" in part):
@@ -399,11 +385,12 @@ def _label(said: str, part: Mapping[str, Any], usual: NumberForm) -> ClassLabel 
             f"it declares {'both' if 'bounds' in part else 'neither'}."
         )
     if "classes" in part:
-        return ClassLabel(column, check_labels(f"classes of the {said}", part["classes"], 2))
+        classes = check_labels(f"classes of the {said}", part["classes"], 2)
+        return encoders.ClassLabel(column, classes)
     low, high, of_dates = _bounds(f"bounds of the {said}", part["bounds"])
     if of_dates:
         raise ValueError(f"bounds of the {said} must be numbers: a date cannot be a label.")
-    return NumberLabel(column, low, high, number_form(said, part, usual))
+    return encoders.NumberLabel(column, low, high, number_form(said, part, usual))
 
 
 def _unit(said: str, part: Mapping[str, Any]) -> tuple[str, int]:
@@ -433,13 +420,8 @@ def _check_keys(said: str, part: Mapping[str, Any], known: Sequence[str]) -> Non
         raise ValueError(f"{said} has the unknown key {key!r}{hint} Known are {', '.join(known)}.")
 
 
-def _parse(path: pathlib.Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no schema {str(path)!r}.")
+def _parse(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     try:
-        # utf-8-sig drops the byte order mark that some editors write and TOML does not allow.
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise ValueError(f"the schema {str(path)!r} is not UTF-8: save it as UTF-8.") from None
+        return tomllib.loads(text_of(path, "schema"))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"the schema {str(path)!r} is not valid TOML: {error}.") from None
