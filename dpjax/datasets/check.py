@@ -14,7 +14,6 @@ from dpjax.datasets.columnar import Matrix
 from dpjax.datasets.dataset import Dataset
 from dpjax.datasets.encoders import ClassLabel
 from dpjax.datasets.labels import Label, check_labels
-from dpjax.datasets.patterns import check_table
 from dpjax.datasets.scaling import Bounds
 from dpjax.datasets.schema import Schema
 from dpjax.datasets.source import OpenTable, Source, few
@@ -236,7 +235,7 @@ def _of_arrays(data: Dataset, options: loaders.Options) -> loaders.Table:
         # The rows of a Dataset are ready for training: an intercept is one of their features.
         intercept=False,
     )
-    check_table(schema, source)
+    loaders.check_table(schema, source)
     return loaders.Table(data.name, OpenTable(source), schema)
 
 

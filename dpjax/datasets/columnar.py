@@ -225,8 +225,16 @@ def open_archive(path: pathlib.Path, label: str | None, memory_limit: int | None
         )
     sources = []
     for x, y in ((features, label), of_test)[: 1 + present[0]]:
-        _check_shapes(path, arrays, x, y)
-        cells, labels = (Rows(arrays[name]) if on_disk else arrays[name] for name in (x, y))
+        cells, labels = arrays[x], arrays[y]
+        if cells.ndim != 2 or labels.shape != cells.shape[:1]:
+            axes = (cells.ndim, labels.ndim)
+            # Without n, which is private where records are added or removed.
+            given = "two lengths" if axes == (2, 1) else f"{axes[0]} and {axes[1]} axes"
+            raise ValueError(f"{x!r} of {str(path)!r} must be (n, p) and {y!r} (n,), got {given}.")
+        if cells.dtype.kind not in "biuf":
+            raise ValueError(f"{x!r} of {str(path)!r} must be numbers, got {cells.dtype}.")
+        if on_disk:
+            cells, labels = Rows(cells), Rows(labels)
         sources.append(Matrix(repr(str(path)), cells, beside={label: labels}))
     widths = [arrays[name].shape[1] for name in (features, of_test[0])[: len(sources)]]
     if widths[0] != widths[-1]:
@@ -267,16 +275,3 @@ def _check_held(path: pathlib.Path, held: Sequence[str], *names: str) -> None:
     for name, role in zip(names, roles, strict=False):
         if name not in held:
             raise ValueError(f"{str(path)!r} lacks {name!r}, {role}; it has {few(held)}.")
-
-
-def _check_shapes(path: pathlib.Path, arrays: Mapping[str, np.ndarray], features: str, label: str):
-    x, y = arrays[features], arrays[label]
-    if x.ndim != 2 or y.shape != x.shape[:1]:
-        axes = (x.ndim, y.ndim)
-        # Without n, which is private where records are added or removed.
-        held = "two lengths" if axes == (2, 1) else f"{axes[0]} and {axes[1]} axes"
-        raise ValueError(
-            f"{features!r} of {str(path)!r} must be (n, p) and {label!r} (n,), got {held}."
-        )
-    if x.dtype.kind not in "biuf":
-        raise ValueError(f"{features!r} of {str(path)!r} must be numbers, got {x.dtype}.")

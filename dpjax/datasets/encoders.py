@@ -362,7 +362,6 @@ def _undeclared(cells: np.ndarray, found: np.ndarray) -> collections.Counter[str
 
 def to_iso(days: float) -> str:
     """Returns days since 1970-01-01 as a date."""
+    moment = EPOCH + datetime.timedelta(days=days)
     # Without the time where it is midnight, as a person declares a date.
-    if days == int(days):
-        return (EPOCH + datetime.timedelta(days=int(days))).date().isoformat()
-    return (EPOCH + datetime.timedelta(days=days)).isoformat()
+    return (moment.date() if days == int(days) else moment).isoformat()

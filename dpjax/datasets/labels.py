@@ -83,10 +83,7 @@ A_NUMBER = "If labels are numbers, declare bounds in a schema; see `dpjax data F
 
 
 def declared_classes(classes: Sequence[Label] | None, name: str, kind: Kind) -> tuple[Label, ...]:
-    """Returns the labels that count in a column that is stored so.
-
-    Undeclared, they are False and True where no other label can be stored.
-    """
+    """Returns the labels that count in a column; undeclared, False and True of booleans."""
     if kind in (Kind.DATES, Kind.OTHER):
         raise ValueError(f"{name} must hold words, booleans or real numbers, got {kind.value}.")
     if classes is None and kind == Kind.BOOLEANS:

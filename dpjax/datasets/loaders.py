@@ -1,25 +1,23 @@
 """``load`` and ``describe``: the named data sets and users' tables, ready for training."""
 
 import dataclasses
+import difflib
+import fnmatch
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from dpjax import _validate
 from dpjax.datasets import encoders, registry
-from dpjax.datasets.cells import Kind
-from dpjax.datasets.dataset import Dataset, Preprocessing
+from dpjax.datasets.cells import Kind, check_names
+from dpjax.datasets.dataset import Dataset, encoded, encoded_later
 from dpjax.datasets.labels import Label, declared_classes
-from dpjax.datasets.patterns import check_table, matched
 from dpjax.datasets.registry import IMAGES, SPECS, DatasetInfo
-from dpjax.datasets.rows import Rows
 from dpjax.datasets.scaled import is_scaled
 from dpjax.datasets.scaled import read as read_scaled
 from dpjax.datasets.scaling import Bounds, read_ranges
-from dpjax.datasets.schema import Schema
+from dpjax.datasets.schema import ROW_NUMBERS, Schema, check_features, key_of
 from dpjax.datasets.source import OpenTable, Source, few
 from dpjax.datasets.sources import CsvFile, is_table, is_table_path, open_source
 from dpjax.datasets.units import NOT_GROUPED, group
@@ -81,19 +79,14 @@ class Table(NamedTuple):
                 "and in Python dpjax.statistics.PrivateBounds; or declare bounds = [low, high]."
             )
         label, scale = schema.label, schema.preprocessing
-        x: Any
-        y: Any
-        owners = None
-        if self.opened.on_disk:
-            # Encoded when a pass asks for them: memory holds one chunk, and each pass pays anew.
-            x = Rows(_Encoded(source, scale.wanted, scale.encode, (len(scale.features),)))
-            wanted = [label.column], encoders.label_forms(label)
-            y = Rows(_Encoded(source, wanted, lambda cells: label.encode(*cells), ()))
-        else:
-            x, y, owners = _encoded(source, scale, label, schema.unit)
+        x, y, owners = (
+            encoded_later(source, scale, label)
+            if self.opened.on_disk
+            else encoded(source, scale, label, schema.unit)
+        )
         test_x = test_y = None
         if self.opened.test is not None:
-            test_x, test_y, _ = _encoded(self.opened.test, scale, label)
+            test_x, test_y, _ = encoded(self.opened.test, scale, label)
         # Rows have norm 1, or at most 1 where a constant divides them.
         data = Dataset(x, y, test_x, test_y, self.name, self.unit, 1.0, scale)
         if schema.unit is None or schema.max_records is None:
@@ -322,13 +315,80 @@ def read_table(table: Any, declared: Schema | Options, memory_limit: int | None 
         width = None if declared.patterns else len(declared.features)
         breaks, label, mark = declared.quoted_line_breaks, declared.label.column, declared.separator
         opened = open_source(table, label, memory_limit, width, breaks, mark)
-        schema = matched(declared, opened.source.names)
+        schema = _matched(declared, opened.source.names)
     else:
         opened = open_source(table, declared.label, memory_limit)
         schema = _schema_of(opened, declared)
     check_table(schema, opened.source)
     name = pathlib.Path(table).stem if is_table_path(table) else "table"
     return Table(name, opened, schema)
+
+
+def _matched(schema: Schema, names: Sequence[str]) -> Schema:
+    """Returns the schema of a table with these columns, each pattern replaced by its columns."""
+    patterns = [name for name in schema.patterns if name not in names]
+    taken = {schema.label.column, schema.unit, *(column.name for column in schema.columns)}
+    of = {name: [p for p in patterns if fnmatch.fnmatchcase(name, p)] for name in names}
+    of = {name: several for name, several in of.items() if name not in taken}
+    for name, several in of.items():
+        if len(several) > 1:
+            raise ValueError(f"the column {name!r} matches {few(several)}: declare it by name.")
+    columns, private = list[encoders.Column](), list[str]()
+    for column in schema.columns:
+        held = [name for name in of if of[name] == [column.name]]
+        if column.name in patterns and not held:
+            raise ValueError(f"the pattern columns.{key_of(column.name)} matches no column of "
+                             "the table: correct it, or remove it.")  # fmt: skip
+        private += (held or [column.name]) if column.name in schema.private else []
+        repeated = [dataclasses.replace(column, name=name) for name in held]
+        columns += repeated if column.name in patterns else [column]
+    found = dataclasses.replace(schema, columns=tuple(columns), private=tuple(private))
+    check_features("the schema", found.features)
+    return found
+
+
+def check_table(schema: Schema, source: Source) -> None:
+    """Raises if a table has other columns than are declared, stores them otherwise, or is empty.
+
+    Privacy: depends on the names of columns, on how they are stored, and on whether n is 0.
+    """
+    unit = () if schema.unit is None else (schema.unit,)
+    declared = [schema.label.column, *unit, *(column.name for column in schema.columns)]
+    # All at once: who declares many columns should not start over for each.
+    problems = []
+    if absent := [name for name in declared if name not in source.names]:
+        near = difflib.get_close_matches(absent[0], source.names, 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        problems.append(f"the schema declares {few(absent)}{hint}, which {source.where} lacks")
+    if missing := [name for name in source.names if name not in declared]:
+        problems.append(
+            f"the schema declares nothing for {few(missing)} of {source.where}: declare bounds, "
+            "levels, order or ignore = true under [columns.NAME] for each; `dpjax data FILE "
+            "--template` writes a schema to fill in"
+        )
+        problems += [
+            f"{name!r} looks like row numbers that pandas or R wrote, or, as the last column, like "
+            "a separator at the end of each line: declare ignore = true under "
+            f"[columns.{key_of(name)}]"
+            for name in missing
+            if name in ROW_NUMBERS
+        ]
+    if missing and len(source.names) == 1:
+        problems.append(
+            "it has one column: its first line must be the header, not a title, and separator in "
+            "the schema may say what stands between cells"
+        )
+    if problems:
+        raise ValueError("; ".join(problems) + ".")
+    for column in schema.columns:
+        column.check_stored(source)
+    if schema.label.classes != ():  # else to be declared
+        schema.label.check_stored(source)
+    for name in unit:
+        said = f"the unit {name!r} of {source.where}"
+        check_names(said, source.kinds[name], source.stated[name], schema.unit_type)
+    if not source.size:
+        raise ValueError(f"{source.where} has no records: training needs at least one.")
 
 
 def _schema_of(opened: OpenTable, options: Options) -> Schema:
@@ -387,37 +447,3 @@ def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
         "line breaks, or false if each line of the file is one record; `dpjax data FILE --check` "
         "counts the lines that leave a quote open."
     ]
-
-
-class _Encoded:
-    """Encoded rows of a table that stays on disk, as an array-like."""
-
-    def __init__(
-        self, source: Source, wanted: tuple[Any, ...], encode: Callable, shape: tuple[int, ...]
-    ):
-        self._source, self._wanted, self._encode = source, wanted, encode
-        self.shape, self.dtype = (source.size, *shape), np.dtype(np.float32)
-
-    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
-        return self._encode(self._source.read(index, *self._wanted))
-
-
-def _encoded(
-    source: Source, scale: Preprocessing, label: encoders.TableLabel, unit: str | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Returns rows, labels, and the cells that say whose a record is."""
-    wanted, numeric, together = scale.wanted
-    numeric = numeric | encoders.label_forms(label)
-    beside = [label.column, *([] if unit is None else [unit])]
-    # Columns that are read together come as one array.
-    count = len(wanted) + bool(together)
-    # Filled block by block: joining blocks at the end would take twice the memory.
-    x = np.empty((source.size, len(scale.features)), np.float32)
-    y = np.empty(source.size, np.float32)
-    owners, start = [], 0
-    for block in source.blocks([*wanted, *beside], numeric, together):
-        stop = start + len(block[count])
-        x[start:stop], y[start:stop] = scale.encode(block[:count]), label.encode(block[count])
-        owners += block[count + 1 :]
-        start = stop
-    return x, y, np.concatenate(owners) if owners else None

@@ -326,10 +326,7 @@ def read_archive(path: pathlib.Path, checksum: str | None) -> dict[str, np.ndarr
 
 
 def parse_svmlight(path: pathlib.Path, features: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns x (n, features) float32 and y (n,) int8 of a LIBSVM file compressed by bzip2.
-
-    Lines are ``label index:value ...``, the index from 1; absent entries are 0.
-    """
+    """Returns x (n, features) float32 and y (n,) int8 of a LIBSVM file compressed by bzip2."""
     import sklearn.datasets
 
     read: Any = sklearn.datasets.load_svmlight_file  # its inferred signature is too narrow

@@ -123,8 +123,7 @@ def _mapped(path: str | os.PathLike[str]) -> Dataset:
         arrays: dict[str, Any] = {name: mapped_member(pathlib.Path(path), name) for name in names}
         scale = preprocessing_of(declared["preprocessing"])
         data = Dataset(**arrays | declared | {"preprocessing": scale})
-        if fits := all(leaf is not None for leaf in arrays.values()):
-            fits = _fits(data)
+        fits = all(leaf is not None for leaf in arrays.values()) and _fits(data)
     except _DAMAGED:
         fits = False
     if not fits:

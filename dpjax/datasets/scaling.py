@@ -91,10 +91,7 @@ def linear_scale(
 
 
 def finite_or_nan(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Returns a float64 copy with infinities as NaN, so that clamping cannot make them finite.
-
-    ``out`` is float64 memory for as many rows or more, or None for new memory.
-    """
+    """Returns a float64 copy, in ``out`` if given, with infinities, which clamping hides, as NaN."""
     block = np.empty(values.shape) if out is None else out[: len(values)]
     with np.errstate(all="ignore"):
         np.copyto(block, values, casting="unsafe")

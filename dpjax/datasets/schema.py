@@ -179,10 +179,9 @@ def quoted(text: str) -> str:
 def column_of(
     name: str, declaration: Mapping[str, Any], where: str = "the schema", usual: NumberForm = PLAIN
 ) -> encoders.Column:
-    """Returns the column that a declaration says.
+    """Returns the column that is declared under ``[columns.NAME]``, or by ``Column.declaration``.
 
-    A declaration is as under ``[columns.NAME]``, or as ``Column.declaration`` returns it; errors
-    call the schema ``where``. Numbers are written as ``usual``, unless it says otherwise.
+    Numbers are written as ``usual``, unless it says otherwise.
     """
     said = f"columns.{key_of(name)} of {where}"
     # TOML reads [columns.a.b] as a table b within a, not as a column named a.b.

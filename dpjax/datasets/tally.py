@@ -243,10 +243,7 @@ class Tally:
 
 
 def _narrow(where: str, spans: Sequence[float]) -> list[str]:
-    """What is wrong where all values lie close together.
-
-    ``spans`` are fractions of the declared bounds, and ``where`` says whose.
-    """
+    """What is wrong where all values span small fractions of the declared bounds."""
     # Columns of one value, or none, are said elsewhere.
     if not 0 < max(spans, default=0) < _NARROW:
         return []

@@ -137,10 +137,7 @@ def _column(name: str, kind: Kind, written: Sequence[str]) -> str:
 
 
 def _kinds(source: Source) -> tuple[dict[str, Kind], dict[str, list[str]]]:
-    """Returns how each column is stored, and the keys that say how its cells are written.
-
-    Where that is not stated, it is as most of its cells are.
-    """
+    """Returns how each column is stored, and the keys that say how its cells are written."""
     kinds, written = dict(source.kinds), collections.defaultdict[str, list[str]](list)
     unstated = [name for name, kind in kinds.items() if kind in (Kind.MIXED, Kind.WORDS)]
     if not unstated:
