@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from dpjax.datasets.encoders import ClassLabel
 from dpjax.datasets.labels import Label, check_labels
 from dpjax.datasets.scaling import Bounds
 from dpjax.datasets.schema import Schema
-from dpjax.datasets.source import OpenTable, Source, few
+from dpjax.datasets.source import OpenTable, few
 from dpjax.datasets.sources import is_table
 from dpjax.datasets.tally import MOST_CLASSES, Tally, is_garbled
 from dpjax.datasets.template import exact_unread
@@ -176,11 +176,18 @@ def check(
     # Cells of a whole table as objects would take several times its memory.
     for block in source.blocks(*tally.wanted):
         tally.add(block)
-    suggested = _suggested(tally.labels)
+    suggested = None
+    # Others are no list to declare: too many, or words that cannot be typed.
+    if 2 <= len(tally.labels) <= MOST_CLASSES and not any(map(is_garbled, tally.labels)):
+        suggested = tuple(sorted(tally.labels, key=_order))
     of_file, remarks = source.exact_faults()
     problems = loaders.undeclared_line_breaks(table.schema, source) + of_file
     problems += tally.label_problems(_advice(suggested, of_arrays, schema is not None))
-    unread = {name: said for name, *said in _unread(source, tally)}
+    # What cells that are no numbers hold instead, if any are.
+    forms = {name: form for name, form in tally.forms.items() if tally.unread[name]}
+    block = next(source.blocks([*forms]), []) if forms else []
+    held = zip(forms.items(), block, strict=False)
+    unread = {name: exact_unread(name, form, cells) for (name, form), cells in held}
     otherwise = {name: problem for name, (problem, _) in unread.items() if problem}
     problems += (*tally.column_problems(otherwise), *otherwise.values(), *tally.unit_problems())
     remarks += tally.remarks()
@@ -188,7 +195,12 @@ def check(
     fields = tally.fields()
     # Only a user's table lacks bounds: named sets and a Dataset are scaled already.
     if fields["exact_outside"] is None and is_table(name_or_path):
-        problems.append(_bounds_to_declare(table.schema.features))
+        pairs = ", ".join(f'"{column}": [low, high]' for column in table.schema.features)
+        problems.append(
+            "no bounds are declared: write to a file bounds.json the lowest and highest possible "
+            "value of each feature, from public knowledge and not from these records, as "
+            f"{{{pairs}}}; then add --bounds bounds.json (in Python bounds='bounds.json')."
+        )
     return CheckReport(
         name=table.name,
         unit=table.unit,
@@ -197,14 +209,6 @@ def check(
         exact_classes=suggested,
         exact_remarks=tuple(remarks),
     )
-
-
-def _unread(source: Source, tally: Tally) -> Iterator[tuple[str, str, str]]:
-    """Yields columns with a problem and a remark on cells that are no numbers, if any is."""
-    forms = {name: form for name, form in tally.forms.items() if tally.unread[name]}
-    block = next(source.blocks([*forms]), None) if forms else None
-    for (name, form), cells in zip(forms.items(), block or (), strict=False):
-        yield name, *exact_unread(name, form, cells)
 
 
 def _of_arrays(data: Dataset, options: loaders.Options) -> loaders.Table:
@@ -239,13 +243,6 @@ def _of_arrays(data: Dataset, options: loaders.Options) -> loaders.Table:
     return loaders.Table(data.name, OpenTable(source), schema)
 
 
-def _suggested(labels: Mapping[str, int]) -> tuple[str, ...] | None:
-    # Others are no list to declare: too many, or words that cannot be typed.
-    if not 2 <= len(labels) <= MOST_CLASSES or any(map(is_garbled, labels)):
-        return None
-    return tuple(sorted(labels, key=_order))
-
-
 def _order(label: str) -> tuple[bool, float, str]:
     try:
         # Numbers by their value, so that 10 follows 9, and words after them.
@@ -277,15 +274,6 @@ def _advice(suggested: tuple[str, ...] | None, of_arrays: bool, has_schema: bool
     return (
         f"declare --classes {','.join(suggested)} (in Python classes={suggested!r}), which trains "
         "softmax regression or a network, or merge these into two labels"
-    )
-
-
-def _bounds_to_declare(columns: tuple[str, ...]) -> str:
-    pairs = ", ".join(f'"{column}": [low, high]' for column in columns)
-    return (
-        "no bounds are declared: write to a file bounds.json the lowest and highest possible "
-        "value of each feature, from public knowledge and not from these records, as "
-        f"{{{pairs}}}; then add --bounds bounds.json (in Python bounds='bounds.json')."
     )
 
 

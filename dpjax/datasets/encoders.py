@@ -241,19 +241,13 @@ class Ordinal(_OfLevels):
 
 @dataclasses.dataclass(frozen=True)
 class Ignored(Column):
-    """A column that is not read."""
+    """A column that is not read, and so is never encoded."""
 
     key: ClassVar[str] = "ignore"
 
     @property
     def features(self) -> tuple[str, ...]:
         return ()
-
-    def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
-        return np.zeros((len(cells), 0))
-
-    def declaration(self) -> dict[str, Any]:
-        return {"ignore": True}
 
 
 @dataclasses.dataclass(frozen=True)

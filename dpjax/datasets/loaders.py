@@ -36,12 +36,9 @@ class Options(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table and what is declared of it.
+    """A table and what is declared of it; ``unit`` is a row's where no column says whose it is.
 
-    Args:
-      schema: without bounds its columns are ``Unscaled``, and without classes its label has none,
-        which ``check`` allows.
-      unit: what a row stands for where no column says whose it is.
+    Where ``check`` allows it, columns are ``Unscaled`` and the label has no classes.
 
     Privacy: raw data.
     """

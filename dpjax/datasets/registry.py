@@ -3,7 +3,6 @@
 Unlike a user's table these data are public, so an error may depend on a record.
 """
 
-import bz2
 import dataclasses
 import hashlib
 import http.client
@@ -325,16 +324,6 @@ def read_archive(path: pathlib.Path, checksum: str | None) -> dict[str, np.ndarr
         return {name: archive[name] for name in archive.files}
 
 
-def parse_svmlight(path: pathlib.Path, features: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns x (n, features) float32 and y (n,) int8 of a LIBSVM file compressed by bzip2."""
-    import sklearn.datasets
-
-    read: Any = sklearn.datasets.load_svmlight_file  # its inferred signature is too narrow
-    with bz2.open(path) as file:
-        x, y = read(file, n_features=features, dtype=np.float32, zero_based=False)
-    return x.toarray(), y.astype(np.int8)
-
-
 def _from_publisher(entry: DatasetInfo) -> dict[str, np.ndarray]:
     declared = os.environ.get("DPJAX_DATA")
     state = f"DPJAX_DATA={declared} has no {entry.archive}" if declared else "DPJAX_DATA is not set"
@@ -356,7 +345,8 @@ def _from_publisher(entry: DatasetInfo) -> dict[str, np.ndarray]:
 
 
 def _read_ijcnn1(cache: pathlib.Path, features: int) -> dict[str, np.ndarray]:
-    import sklearn.datasets  # noqa: F401  so that its absence is known before the download
+    # Before the download, so that its absence is known.
+    import sklearn.datasets
 
     for name, checksum in LIBSVM_MD5.items():
         path = cache / name
@@ -368,9 +358,10 @@ def _read_ijcnn1(cache: pathlib.Path, features: int) -> dict[str, np.ndarray]:
             # Under its own name once it is whole: an interrupted download is begun anew.
             part.replace(path)
         _verify(path, "md5", checksum)
-    train_x, train_y = parse_svmlight(cache / "ijcnn1.bz2", features)
-    test_x, test_y = parse_svmlight(cache / "ijcnn1.t.bz2", features)
-    return {"X_train": train_x, "y_train": train_y, "X_test": test_x, "y_test": test_y}
+    read: Any = sklearn.datasets.load_svmlight_files  # its inferred signature is too narrow
+    paths = [str(cache / name) for name in LIBSVM_MD5]
+    x, y, test_x, test_y = read(paths, n_features=features, dtype=np.float32, zero_based=False)
+    return {"X_train": x.toarray(), "y_train": y, "X_test": test_x.toarray(), "y_test": test_y}
 
 
 def _read_covtype(cache: pathlib.Path, features: int) -> dict[str, np.ndarray]:

@@ -91,7 +91,7 @@ def linear_scale(
 
 
 def finite_or_nan(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Returns a float64 copy, in ``out`` if given, with infinities, which clamping hides, as NaN."""
+    """Returns a float64 copy, in ``out`` if given, with infinities, which clamping hid, as NaN."""
     block = np.empty(values.shape) if out is None else out[: len(values)]
     with np.errstate(all="ignore"):
         np.copyto(block, values, casting="unsafe")
