@@ -7,7 +7,7 @@ import struct
 import threading
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from tokenize import TokenError
 from typing import Any
 
@@ -17,16 +17,7 @@ from dpjax import _validate
 from dpjax.datasets.cells import Kind, arrow_cells, kind_of, stated, to_numbers
 from dpjax.datasets.forms import PLAIN
 from dpjax.datasets.rows import Rows, SourceFile
-from dpjax.datasets.source import (
-    NO_FORMS,
-    Forms,
-    Index,
-    Names,
-    OpenTable,
-    Source,
-    check_unique,
-    few,
-)
+from dpjax.datasets.source import NO_FORMS, Forms, OpenTable, Source, check_unique, few
 
 # Errors of NumPy for a file that is not an archive of plain arrays.
 DAMAGED = (EOFError, OSError, TypeError, ValueError, zipfile.BadZipFile, zlib.error, TokenError)
@@ -46,9 +37,13 @@ class Matrix(Source):
     """The columns of an array (n, p), by default "0", "1", ..., and others (n,) ``beside`` them."""
 
     def __init__(
-        self, where: str, array: Any, names: Names = (), beside: Mapping[str, Any] | None = None
+        self,
+        where: str,
+        array: Any,
+        names: Sequence[str] = (),
+        beside: dict[str, Any] | None = None,
     ):
-        self.where, self._array, self._beside = where, array, dict(beside or {})
+        self.where, self._array, self._beside = where, array, beside or {}
         columns = names or map(str, range(array.shape[1]))
         self._places = {name: place for place, name in enumerate(columns)}
         arrays = dict.fromkeys(self._places, array) | self._beside
@@ -58,7 +53,9 @@ class Matrix(Source):
             self.kinds |= dict.fromkeys(self._places, Kind.MIXED)
         self.size = array.shape[0]
 
-    def at(self, index: Index, wanted: Names, numeric: Forms = NO_FORMS) -> list[np.ndarray]:
+    def at(
+        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Forms = NO_FORMS
+    ) -> list[np.ndarray]:
         inside = any(name in self._places for name in wanted)
         block: Any = self._array[index] if inside else None  # labels alone need no features
         return [
@@ -66,7 +63,7 @@ class Matrix(Source):
             for name in wanted
         ]
 
-    def numbers(self, index: Index, wanted: Names) -> np.ndarray:
+    def numbers(self, index: slice | np.ndarray, wanted: Sequence[str]) -> np.ndarray:
         """Returns columns of some rows as numbers (m, p), of any real dtype where all are."""
         places = [self._places.get(name, -1) for name in wanted]
         first, block = places[0], self._array[index]
@@ -120,7 +117,9 @@ class ParquetFile(Source):
         # Rows are read ahead in another thread.
         self._lock = threading.Lock()
 
-    def at(self, index: Index, wanted: Names, numeric: Forms = NO_FORMS) -> list[np.ndarray]:
+    def at(
+        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Forms = NO_FORMS
+    ) -> list[np.ndarray]:
         # Text in another form stays text, which its encoder reads.
         columns = tuple((name, numeric.get(name) == PLAIN) for name in wanted)
         if isinstance(index, slice):

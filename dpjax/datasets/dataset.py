@@ -10,14 +10,7 @@ import numpy as np
 
 from dpjax._typing import Array, PyTree, pytree_dataclass
 from dpjax.datasets.cells import check_unmasked
-from dpjax.datasets.encoders import (
-    Column,
-    Numeric,
-    TableLabel,
-    Unscaled,
-    label_forms,
-    numeric_forms,
-)
+from dpjax.datasets.encoders import AnyLabel, Column, Numeric, Unscaled, label_forms, numeric_forms
 from dpjax.datasets.forms import PLAIN, Form
 from dpjax.datasets.labels import Label
 from dpjax.datasets.rows import Rows
@@ -310,7 +303,7 @@ class _Encoded:
         return self._encode(self._source.read(index, *self._wanted))
 
 
-def encoded_later(source: Source, scale: Preprocessing, label: TableLabel) -> tuple[Any, Any, None]:
+def encoded_later(source: Source, scale: Preprocessing, label: AnyLabel) -> tuple[Any, Any, None]:
     """Returns rows and labels that are encoded when a pass asks for them, as ``encoded`` does.
 
     Memory holds one chunk, and each pass pays anew.
@@ -322,7 +315,7 @@ def encoded_later(source: Source, scale: Preprocessing, label: TableLabel) -> tu
 
 
 def encoded(
-    source: Source, scale: Preprocessing, label: TableLabel, unit: str | None = None
+    source: Source, scale: Preprocessing, label: AnyLabel, unit: str | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Returns rows, labels, and the cells that say whose a record is."""
     wanted, numeric, together = scale.wanted

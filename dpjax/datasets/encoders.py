@@ -323,10 +323,10 @@ class NumberLabel:
         return collections.Counter({"a number outside its bounds": outside} if outside else {})
 
 
-TableLabel = ClassLabel | NumberLabel
+AnyLabel = ClassLabel | NumberLabel
 
 
-def form_of(column: Column | TableLabel) -> Form | None:
+def form_of(column: Column | AnyLabel) -> Form | None:
     """Returns how the cells of a column or label that may be read as float64 are written."""
     return getattr(column, "form", None)
 
@@ -336,7 +336,7 @@ def numeric_forms(columns: Iterable[Column]) -> dict[str, Form]:
     return {c.name: form for c in columns if (form := form_of(c)) is not None}
 
 
-def label_forms(label: TableLabel) -> dict[str, Form]:
+def label_forms(label: AnyLabel) -> dict[str, Form]:
     """Returns the same of a label."""
     return {label.column: label.form} if isinstance(label, NumberLabel) else {}
 

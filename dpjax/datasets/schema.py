@@ -64,7 +64,7 @@ class Schema:
     ('age', 'sex=F', 'sex=M', 'sex=other', 'intercept')
     """
 
-    label: encoders.TableLabel
+    label: encoders.AnyLabel
     columns: tuple[encoders.Column, ...]
     unit: str | None = None
     max_records: int | None = None
@@ -375,7 +375,7 @@ def _check_filled(where: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
         )
 
 
-def _label(said: str, part: Mapping[str, Any], usual: NumberForm) -> encoders.TableLabel:
+def _label(said: str, part: Mapping[str, Any], usual: NumberForm) -> encoders.AnyLabel:
     written = NumberForm._fields if "bounds" in part else ()
     column = _column(said, part, ("column", "classes", "bounds", *written))
     if ("classes" in part) == ("bounds" in part):

@@ -12,8 +12,6 @@ from dpjax.datasets.forms import PLAIN, Form
 
 # Bounds every temporary: the float64 copy of one block of 54 features is 3.5 MB.
 ROWS_AT_ONCE = 8192
-Index = slice | np.ndarray
-Names = Sequence[str]
 Forms = Mapping[str, Form]
 NO_FORMS: Forms = types.MappingProxyType({})
 
@@ -31,19 +29,25 @@ class Source:
     stated: Mapping[str, str]
     size: int
 
-    def at(self, index: Index, wanted: Names, numeric: Forms = NO_FORMS) -> list[np.ndarray]:
+    def at(
+        self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Forms = NO_FORMS
+    ) -> list[np.ndarray]:
         """Returns the cells of some rows: one array (m,) for each wanted column.
 
         Those of ``numeric`` may be read as numbers or days in their form, whatever else they hold.
         """
         raise NotImplementedError
 
-    def numbers(self, index: Index, wanted: Names) -> np.ndarray:
+    def numbers(self, index: slice | np.ndarray, wanted: Sequence[str]) -> np.ndarray:
         """Returns columns of some rows as numbers (m, p), NaN for a cell that is none."""
         return stacked(self.at(index, wanted, dict.fromkeys(wanted, PLAIN)))
 
     def read(
-        self, index: Index, wanted: Names, numeric: Forms = NO_FORMS, together: Names = ()
+        self,
+        index: slice | np.ndarray,
+        wanted: Sequence[str],
+        numeric: Forms = NO_FORMS,
+        together: Sequence[str] = (),
     ) -> list[np.ndarray]:
         """Returns the numbers of the columns ``together``, if any, then the cells of the others."""
         # In one piece, which is a view where the columns are neighbours in memory.
@@ -51,7 +55,7 @@ class Source:
         return first + self.at(index, wanted, numeric)
 
     def blocks(
-        self, wanted: Names, numeric: Forms = NO_FORMS, together: Names = ()
+        self, wanted: Sequence[str], numeric: Forms = NO_FORMS, together: Sequence[str] = ()
     ) -> Iterator[list[np.ndarray]]:
         """Yields the cells of all rows in blocks, each as ``read`` returns it."""
         for start in range(0, self.size, ROWS_AT_ONCE):
