@@ -266,15 +266,10 @@ def _advice(suggested: tuple[str, ...] | None, of_arrays: bool, has_schema: bool
             f"pass dpjax.datasets.encode_labels(y, classes={suggested!r}) as y, with "
             "from_zero=True for a network; a check takes the numbers that this gives as classes"
         )
+    how = f"declare --classes {','.join(suggested)} (in Python classes={suggested!r})"
     if len(suggested) == 2:
-        return (
-            f"declare --classes {','.join(suggested)} (in Python classes={suggested!r}); the first "
-            "becomes -1, the second +1"
-        )
-    return (
-        f"declare --classes {','.join(suggested)} (in Python classes={suggested!r}), which trains "
-        "softmax regression or a network, or merge these into two labels"
-    )
+        return how + "; the first becomes -1, the second +1"
+    return how + ", which trains softmax regression or a network, or merge these into two labels"
 
 
 def _by_column(counts: dict[str, int]) -> str:

@@ -9,17 +9,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dpjax import _validate
-from dpjax.datasets import encoders, registry
+from dpjax.datasets import encoders, registry, scaled
 from dpjax.datasets.cells import Kind, check_names
 from dpjax.datasets.dataset import Dataset, encoded, encoded_later
+from dpjax.datasets.delimited import CsvFile
 from dpjax.datasets.labels import Label, declared_classes
 from dpjax.datasets.registry import IMAGES, SPECS, DatasetInfo
-from dpjax.datasets.scaled import is_scaled
-from dpjax.datasets.scaled import read as read_scaled
 from dpjax.datasets.scaling import Bounds, read_ranges
 from dpjax.datasets.schema import ROW_NUMBERS, Schema, check_features, key_of
 from dpjax.datasets.source import OpenTable, Source, few
-from dpjax.datasets.sources import CsvFile, is_table, is_table_path, open_source
+from dpjax.datasets.sources import is_table, is_table_path, open_source
 from dpjax.datasets.units import NOT_GROUPED, group
 
 
@@ -164,10 +163,10 @@ def load(
     (Dataset(name='randhie', unit='person-year', max_norm=1.0), (20190, 9))
     """
     options = Options(label, bounds, classes, unit, max_records, unit_type, intercept)
-    if is_scaled(name_or_path):
+    if scaled.is_scaled(name_or_path):
         # The file holds all that was declared when it was written.
         _check_left_out(options, f"{str(name_or_path)!r}: the file", schema=schema)
-        data = read_scaled(name_or_path, memory_limit)
+        data = scaled.read(name_or_path, memory_limit)
         scale = data.preprocessing
         if inference and scale is not None and not scale.linear:
             raise ValueError(

@@ -38,9 +38,7 @@ RANDHIE_RANGES = MappingProxyType(
         "fmde": (0.0, 8.3),
         "physlm": (0.0, 1.0),
         "disea": (0.0, 60.0),
-        "hlthg": (0.0, 1.0),
-        "hlthf": (0.0, 1.0),
-        "hlthp": (0.0, 1.0),
+        **dict.fromkeys(("hlthg", "hlthf", "hlthp"), (0.0, 1.0)),
     }
 )
 """Declared range of each feature of ``randhie``."""
@@ -55,9 +53,7 @@ COVTYPE_RANGES = MappingProxyType(
         "horizontal_distance_to_hydrology": (0.0, 1397.0),
         "vertical_distance_to_hydrology": (-173.0, 601.0),
         "horizontal_distance_to_roadways": (0.0, 7117.0),
-        "hillshade_9am": (0.0, 254.0),
-        "hillshade_noon": (0.0, 254.0),
-        "hillshade_3pm": (0.0, 254.0),
+        **{f"hillshade_{time}": (0.0, 254.0) for time in ("9am", "noon", "3pm")},
         "horizontal_distance_to_fire_points": (0.0, 7173.0),
         **{f"wilderness_area_{i}": (0.0, 1.0) for i in range(1, 5)},
         **{f"soil_type_{i}": (0.0, 1.0) for i in range(1, 41)},
@@ -102,9 +98,7 @@ class DatasetInfo:
     columns: tuple[str, ...] = dataclasses.field(default=(), repr=False)
     ranges: Mapping[str, tuple[float, float]] | None = dataclasses.field(default=None, repr=False)
     unit: str = "row"
-    is_positive: Callable[[np.ndarray], np.ndarray] | None = dataclasses.field(
-        default=None, repr=False
-    )
+    is_positive: Callable[..., np.ndarray] | None = dataclasses.field(default=None, repr=False)
     classes: int = 2
     arrays: tuple[str, str] = ("X", "y")
     test_arrays: tuple[str, str] | None = None
@@ -123,7 +117,14 @@ class DatasetInfo:
     @property
     def available(self) -> bool:
         """Whether ``load`` needs no network for it."""
-        return self.path is not None or downloaded(self)
+        if self.path is not None:
+            return True
+        cache = cache_folder()
+        if self.archive == "ijcnn1.npz":
+            # One of the two alone would still be a download.
+            return all((cache / name).is_file() for name in LIBSVM_MD5)
+        # The name that scikit-learn's fetcher gives its file.
+        return self.archive == "covtype.npz" and any((cache / "covertype").glob("samples*"))
 
 
 _COVTYPE = DatasetInfo(
@@ -252,16 +253,6 @@ def find(archive: str) -> pathlib.Path | None:
         folders.insert(1, pathlib.Path(declared))
     paths = (folder / archive for folder in folders)
     return next((path for path in paths if path.is_file()), None)
-
-
-def downloaded(entry: DatasetInfo) -> bool:
-    """Returns whether the publisher's files are in the cache."""
-    cache = cache_folder()
-    if entry.archive == "ijcnn1.npz":
-        # One of the two alone would still be a download.
-        return all((cache / name).is_file() for name in LIBSVM_MD5)
-    # The name that scikit-learn's fetcher gives its file.
-    return entry.archive == "covtype.npz" and any((cache / "covertype").glob("samples*"))
 
 
 def read_named(entry: DatasetInfo) -> tuple[Matrix, Matrix | None, tuple[int, ...]]:

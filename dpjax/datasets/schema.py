@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets import encoders
-from dpjax.datasets.cells import to_day
+from dpjax.datasets import cells, encoders, labels
 from dpjax.datasets.dataset import Preprocessing
 from dpjax.datasets.forms import PLAIN, NumberForm, date_form, number_form, separator_of
-from dpjax.datasets.labels import check_labels
 from dpjax.datasets.source import text_of
 
 ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")
@@ -237,7 +235,7 @@ def _outer(name: str, part: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> encoders.Categorical:
-    levels = check_labels(f"levels of {said}", declaration["levels"], 1)
+    levels = labels.check_labels(f"levels of {said}", declaration["levels"], 1)
     other = _validate.flag(f"other of {said}", declaration.get("other", False))
     reference = declaration.get("reference")
     if reference is not None and reference not in levels:
@@ -249,7 +247,7 @@ def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> encoders.C
 
 
 def _ordered(said: str, name: str, declaration: Mapping[str, Any]) -> encoders.Ordinal:
-    return encoders.Ordinal(name, check_labels(f"order of {said}", declaration["order"], 2))
+    return encoders.Ordinal(name, labels.check_labels(f"order of {said}", declaration["order"], 2))
 
 
 def _ignored(said: str, name: str, declaration: Mapping[str, Any]) -> encoders.Ignored:
@@ -287,7 +285,7 @@ def _bounds(said: str, pair: Any) -> tuple[float, float, bool]:
 
 
 def _day(said: str, value: Any) -> float:
-    day = to_day(value)
+    day = cells.to_day(value)
     if math.isnan(day):
         raise ValueError(f"{said} must be a date such as 2015-01-31, got {value!r}.")
     return day
@@ -384,7 +382,7 @@ def _label(said: str, part: Mapping[str, Any], usual: NumberForm) -> encoders.An
             f"it declares {'both' if 'bounds' in part else 'neither'}."
         )
     if "classes" in part:
-        classes = check_labels(f"classes of the {said}", part["classes"], 2)
+        classes = labels.check_labels(f"classes of the {said}", part["classes"], 2)
         return encoders.ClassLabel(column, classes)
     low, high, of_dates = _bounds(f"bounds of the {said}", part["bounds"])
     if of_dates:

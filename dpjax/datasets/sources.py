@@ -11,8 +11,6 @@ import numpy as np
 
 from dpjax.datasets import columnar, delimited
 from dpjax.datasets.cells import cells_of, kind_of, stated
-from dpjax.datasets.columnar import Matrix, open_archive, read_features
-from dpjax.datasets.delimited import CsvFile
 from dpjax.datasets.source import NO_FORMS, Forms, OpenTable, Source, check_unique, existing, few
 
 SUFFIXES = (*delimited.SUFFIXES, ".xlsx", ".npz", *columnar.OPENED)
@@ -141,7 +139,7 @@ def open_source(
     path = existing(table)
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        return open_archive(path, label, memory_limit)
+        return columnar.open_archive(path, label, memory_limit)
     if suffix in columnar.OPENED:
         source = columnar.OPENED[suffix](path)
         # One column is the label.
@@ -158,7 +156,7 @@ def open_source(
         )
     if suffix == ".xlsx":
         return OpenTable(ExcelFile(path))
-    return OpenTable(CsvFile(path, quoted_line_breaks, separator))
+    return OpenTable(delimited.CsvFile(path, quoted_line_breaks, separator))
 
 
 def open_features(table: Any, columns: Sequence[str]) -> Source:
@@ -167,10 +165,10 @@ def open_features(table: Any, columns: Sequence[str]) -> Source:
     The table is as for ``open_source``, or an array (n, p) in the order of the columns.
     """
     if is_table_path(table) and str(table).lower().endswith(".npz"):
-        table = read_features(existing(table))
+        table = columnar.read_features(existing(table))
         # A model of numbered columns finds its own among those, even where it ignores some.
         if table.ndim == 2 and {*columns} <= {*map(str, range(table.shape[1]))}:
-            return Matrix("the array", table)
+            return columnar.Matrix("the array", table)
     elif isinstance(table, str | os.PathLike) or column_keys(table) is not None:
         # Predictions protect nobody, and stand beside the records as other programs read them.
         source = open_source(table, quoted_line_breaks=True).source
@@ -188,4 +186,4 @@ def open_features(table: Any, columns: Sequence[str]) -> Source:
             f"{array.ndim} axes{f' of {array.shape[1]} columns' if array.ndim == 2 else ''}. Pass "
             "rows that are already scaled as the Dataset that load returned."
         )
-    return Matrix("the array", array, columns)
+    return columnar.Matrix("the array", array, columns)
