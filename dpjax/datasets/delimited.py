@@ -140,7 +140,8 @@ class CsvFile(Source):
         """
         forms = [*((name, PLAIN) for name in together), *((k, numeric.get(k)) for k in wanted)]
         columns = [
-            (self.names.index(name), form and form.between(self.separator)) for name, form in forms
+            (self.names.index(k), f.between(self.separator) if isinstance(f, NumberForm) else f)
+            for k, f in forms
         ]
         for size, data, records in self._pieces():
             found = self._parse(data, columns) if records is None else None

@@ -15,9 +15,6 @@ from dpjax.datasets.scaling import to_range
 from dpjax.datasets.source import Source
 
 _NUMBERS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED}
-# Files and object columns hold dates as ISO 8601 text, or as dates of Python.
-_TEXT_OF_DATES = {Kind.DATES, Kind.WORDS, Kind.MIXED}
-_OF_LEVELS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.WORDS, Kind.MIXED}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +146,8 @@ class Dates(Numeric):
     form: Form = DateForm()
 
     options: ClassVar[tuple[str, ...]] = ("missing", "format")
-    stored: ClassVar[set[Kind]] = _TEXT_OF_DATES
+    # Files and object columns hold dates as ISO 8601 text, or as dates of Python.
+    stored: ClassVar[set[Kind]] = {Kind.DATES, Kind.WORDS, Kind.MIXED}
 
     def values(self, cells: np.ndarray) -> np.ndarray:
         """Returns days since 1970-01-01 (n,) in float64, NaN for what is no date."""
@@ -168,7 +166,7 @@ def _are_words(source: Source, name: str) -> bool:
 class _OfLevels(Column):
     """A column of declared levels, in the field that its key names."""
 
-    stored: ClassVar[set[Kind]] = _OF_LEVELS
+    stored: ClassVar[set[Kind]] = _NUMBERS | {Kind.WORDS}
 
     @property
     def _levels(self) -> tuple[labels.Label, ...]:

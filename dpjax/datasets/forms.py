@@ -124,10 +124,6 @@ class DateForm(NamedTuple):
         """What a schema has to declare of it."""
         return {"format": self.format} if self.format else {}
 
-    def between(self, separator: str) -> "DateForm":
-        """Returns itself: what stands between cells does not matter."""
-        return self
-
     def number(self, cell: Any) -> float:
         """Returns a date as days since 1970-01-01; NaN if it is text in another form, or none."""
         return _day(cell, self.format) if self.format and isinstance(cell, str) else to_day(cell)

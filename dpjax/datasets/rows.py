@@ -27,15 +27,11 @@ class Rows:
         shape: tuple[int, ...] | None = None,
         dtype: Any = None,
     ):
-        self._source, self._function = source, function
-        self.shape: tuple[int, ...] = (
-            source.shape[0],
-            *(source.shape[1:] if shape is None else shape),
-        )
+        self._function = function
+        self.shape = (source.shape[0], *(source.shape[1:] if shape is None else shape))
         self.dtype = np.dtype(source.dtype if dtype is None else dtype)
-        mapped = isinstance(source, np.memmap) and source.filename is not None
-        mapped = mapped and getattr(source, "_mmap", None) is not None
-        self._file = MappedFile(source) if mapped else None
+        mapped = getattr(source, "_mmap", None) is not None and source.filename is not None
+        self._source: Any = MappedFile(source) if mapped else source
 
     @property
     def ndim(self) -> int:
@@ -51,19 +47,17 @@ class Rows:
         return self.shape[0]
 
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
-        if self._file is not None:
-            rows = self._file.rows(index)
-        else:
-            # A function may work in place. Those of other ``Rows`` are nobody else's.
-            rows = np.array(self._source[index], copy=not isinstance(self._source, Rows) or None)
+        # A function may work in place. Those of a file and of other ``Rows`` are nobody else's.
+        own = isinstance(self._source, MappedFile | Rows)
+        rows = np.array(self._source[index], copy=None if own else True)
         return rows if self._function is None else self._function(rows)
 
     def read(self, start: int, out: np.ndarray) -> int:
         """Fills ``out`` with the rows from ``start`` on; returns how many there are."""
         rows = min(len(out), max(self.shape[0] - start, 0))
-        plain = self._file is not None and self._function is None and out.dtype == self.dtype
-        if plain and self._file.in_order:  # pyright: ignore[reportOptionalMemberAccess]
-            self._file.read(start, out[:rows])  # pyright: ignore[reportOptionalMemberAccess]
+        plain = self._function is None and out.dtype == self.dtype
+        if plain and isinstance(self._source, MappedFile) and self._source.in_order:
+            self._source.read(start, out[:rows])
         else:
             out[:rows] = self[start : start + rows]
         return rows
@@ -109,7 +103,7 @@ class MappedFile:
         self._offset += source.ctypes.data - begin
         self.in_order = source.flags.c_contiguous and hasattr(os, "preadv")
 
-    def rows(self, index: slice | np.ndarray) -> np.ndarray:
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
         """Returns rows of the file; a changed size raises, see ``SourceFile.check``."""
         if isinstance(index, slice) and self.in_order:
             start, stop, step = index.indices(len(self._source))

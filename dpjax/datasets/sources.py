@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dpjax import _validate
 from dpjax.datasets import columnar, delimited
 from dpjax.datasets.cells import cells_of, kind_of, stated
 from dpjax.datasets.source import NO_FORMS, Forms, OpenTable, Source, check_unique, existing, few
@@ -78,10 +79,8 @@ class ExcelFile(Frame):
         try:
             import openpyxl
         except ImportError:
-            raise ImportError(
-                "reading .xlsx needs openpyxl, an optional extra: pip install openpyxl; or save "
-                "the sheet as CSV UTF-8."
-            ) from None
+            needed = _validate.install("reading .xlsx", "openpyxl")
+            raise ImportError(f"{needed}; or save the sheet as CSV UTF-8.") from None
         where = repr(str(path))
         # A warning of a cell that is no date, say, would tell that such a record is there.
         with warnings.catch_warnings(action="ignore"):

@@ -83,9 +83,7 @@ def group(
         out[slot, place] = leaf[record]
         return out
 
-    present = np.zeros((units, most), bool)
-    present[slot, place] = True
-    return jax.tree.map(placed, data), present
+    return jax.tree.map(placed, data), placed(np.ones(len(owner), bool))
 
 
 def _owners(by: Any, rows: int, unit_type: str | None) -> np.ndarray:
