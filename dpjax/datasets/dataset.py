@@ -304,10 +304,7 @@ class _Encoded:
 
 
 def encoded_later(source: Source, scale: Preprocessing, label: AnyLabel) -> tuple[Any, Any, None]:
-    """Returns rows and labels that are encoded when a pass asks for them, as ``encoded`` does.
-
-    Memory holds one chunk, and each pass pays anew.
-    """
+    """Returns what ``encoded`` does, of which a pass encodes a chunk at a time, each pass anew."""
     x = _Encoded(source, scale.wanted, scale.encode, (len(scale.features),))
     wanted = [label.column], label_forms(label)
     y = _Encoded(source, wanted, lambda cells: label.encode(*cells), ())

@@ -159,10 +159,7 @@ def open_source(
 
 
 def open_features(table: Any, columns: Sequence[str]) -> Source:
-    """Returns the columns of a table that may have no labels; a CSV's as RFC 4180 parses them.
-
-    The table is as for ``open_source``, or an array (n, p) in the order of the columns.
-    """
+    """Returns columns of a table, a CSV's as by RFC 4180, or of an array (n, p) in their order."""
     if is_table_path(table) and str(table).lower().endswith(".npz"):
         table = columnar.read_features(existing(table))
         # A model of numbered columns finds its own among those, even where it ignores some.
