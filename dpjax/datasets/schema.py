@@ -7,7 +7,7 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -194,17 +194,26 @@ def column_of(
         declared = " and ".join(kinds) or "nothing"
         raise ValueError(f"{said} declares {declared}: choose one of {', '.join(_KINDS)}.")
     (key,) = kinds
-    column = _KINDS[key](said, name, declaration)
-    if type(column) is encoders.Numeric:
-        column = dataclasses.replace(column, form=number_form(said, declaration, usual))
+    if key == "bounds":
+        column = _ranged(said, name, declaration, usual)
+    elif key == "levels":
+        column = _leveled(said, name, declaration)
+    elif key == "order":
+        levels = labels.check_labels(f"order of {said}", declaration[key], 2)
+        column = encoders.Ordinal(name, levels)
+    elif declaration[key] is True:
+        column = encoders.Ignored(name)
+    else:
+        # ignore = false leaves open how the column is to be used.
+        raise ValueError(f"ignore of {said} must be true; leave it out to use the column.")
     # Last, since the kind of column decides which options are known.
     _check_keys(said, declaration, (key, *column.options))
     return column
 
 
-def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> encoders.Numeric:
-    low, high, of_dates = _bounds(f"bounds of {said}", declaration["bounds"])
-    missing = declaration.get("missing")
+def _ranged(said: str, name: str, part: Mapping[str, Any], usual: NumberForm) -> encoders.Numeric:
+    low, high, of_dates = _bounds(f"bounds of {said}", part["bounds"])
+    missing = part.get("missing")
     if missing is not None:
         read = _day if of_dates else _validate.finite
         missing = read(f"missing of {said}", missing)
@@ -212,8 +221,8 @@ def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> encoders.Nu
         if not low <= missing <= high:
             raise ValueError(f"missing of {said} must lie within its bounds.")
     if of_dates:
-        return encoders.Dates(name, low, high, missing, date_form(said, declaration))
-    return encoders.Numeric(name, low, high, missing)
+        return encoders.Dates(name, low, high, missing, date_form(said, part))
+    return encoders.Numeric(name, low, high, missing, number_form(said, part, usual))
 
 
 def _is_private(part: Mapping[str, Any]) -> bool:
@@ -246,25 +255,9 @@ def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> encoders.C
     return encoders.Categorical(name, levels, other, reference)
 
 
-def _ordered(said: str, name: str, declaration: Mapping[str, Any]) -> encoders.Ordinal:
-    return encoders.Ordinal(name, labels.check_labels(f"order of {said}", declaration["order"], 2))
-
-
-def _ignored(said: str, name: str, declaration: Mapping[str, Any]) -> encoders.Ignored:
-    # ignore = false leaves open how the column is to be used.
-    if declaration["ignore"] is not True:
-        raise ValueError(f"ignore of {said} must be true; leave it out to use the column.")
-    return encoders.Ignored(name)
-
-
 _PARTS = ("intercept", "quoted_line_breaks", "rows", "max_norm", "separator")
 _PARTS += ("numbers", "label", "unit", "columns")
-_KINDS: dict[str, Callable[[str, str, Mapping[str, Any]], encoders.Column]] = {
-    "bounds": _ranged,
-    "levels": _leveled,
-    "order": _ordered,
-    "ignore": _ignored,
-}
+_KINDS = ("bounds", "levels", "order", "ignore")
 
 
 def _bounds(said: str, pair: Any) -> tuple[float, float, bool]:
