@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax._typing import Array, PyTree, pytree_dataclass
+from dpjax._typing import Array, PyTree, pytree_dataclass, static
 from dpjax.datasets.cells import check_unmasked
 from dpjax.datasets.encoders import AnyLabel, Column, Numeric, Unscaled, label_forms, numeric_forms
 from dpjax.datasets.forms import PLAIN, Form
@@ -228,12 +228,10 @@ class Dataset:
     y: Array | np.ndarray = dataclasses.field(repr=False)
     test_x: Array | np.ndarray | None = dataclasses.field(default=None, repr=False)
     test_y: Array | np.ndarray | None = dataclasses.field(default=None, repr=False)
-    name: str = dataclasses.field(default="data", metadata={"static": True})
-    unit: str = dataclasses.field(default="row", metadata={"static": True})
-    max_norm: float | None = dataclasses.field(default=None, metadata={"static": True})
-    preprocessing: Preprocessing | None = dataclasses.field(
-        default=None, repr=False, metadata={"static": True}
-    )
+    name: str = static(default="data")
+    unit: str = static(default="row")
+    max_norm: float | None = static(default=None)
+    preprocessing: Preprocessing | None = static(default=None, repr=False)
     present: Array | np.ndarray | None = dataclasses.field(default=None, repr=False)
 
     @property

@@ -166,9 +166,7 @@ def fields_of(scale: Preprocessing | None) -> dict[str, Any] | None:
     """Returns what was declared as JSON holds it, for ``preprocessing_of``."""
     if scale is None:
         return None
-    fields = {field.name: getattr(scale, field.name) for field in dataclasses.fields(scale)}
-    fields["encoders"] = [(column.name, column.declaration()) for column in fields["encoders"]]
-    return fields
+    return vars(scale) | {"encoders": [(c.name, c.declaration()) for c in scale.encoders]}
 
 
 def preprocessing_of(fields: dict[str, Any] | None) -> Preprocessing | None:
@@ -177,7 +175,5 @@ def preprocessing_of(fields: dict[str, Any] | None) -> Preprocessing | None:
         return None
     # JSON knows no tuples, and a preprocessing is compared and hashed by them.
     lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-    held: dict[str, Any] = fields | lists
-    columns = held["encoders"]
-    held["encoders"] = tuple(column_of(*each) if each[1] else Unscaled(each[0]) for each in columns)
-    return Preprocessing(**held)
+    columns = (column_of(*each) if each[1] else Unscaled(each[0]) for each in fields["encoders"])
+    return Preprocessing(**fields | lists | {"encoders": tuple(columns)})

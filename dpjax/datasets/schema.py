@@ -213,8 +213,7 @@ def column_of(
 
 def _ranged(said: str, name: str, part: Mapping[str, Any], usual: NumberForm) -> encoders.Numeric:
     low, high, of_dates = _bounds(f"bounds of {said}", part["bounds"])
-    missing = part.get("missing")
-    if missing is not None:
+    if (missing := part.get("missing")) is not None:
         read = _day if of_dates else _validate.finite
         missing = read(f"missing of {said}", missing)
         # It is filled in before the clamping, which would move it to an end in silence.
