@@ -301,18 +301,16 @@ class _Encoded:
         return self._encode(self._source.read(index, *self._wanted))
 
 
-def encoded_later(source: Source, scale: Preprocessing, label: AnyLabel) -> tuple[Any, Any, None]:
-    """Returns what ``encoded`` does, of which a pass encodes a chunk at a time, each pass anew."""
-    x = _Encoded(source, scale.wanted, scale.encode, (len(scale.features),))
-    wanted = [label.column], label_forms(label)
-    y = _Encoded(source, wanted, lambda cells: label.encode(*cells), ())
-    return Rows(x), Rows(y), None
-
-
 def encoded(
-    source: Source, scale: Preprocessing, label: AnyLabel, unit: str | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Returns rows, labels, and the cells that say whose a record is."""
+    source: Source, scale: Preprocessing, label: AnyLabel, unit: str | None, on_disk: bool
+) -> tuple[Any, Any, np.ndarray | None]:
+    """Returns rows, labels, and the cells that say whose a record is, which are not on disk."""
+    if on_disk:
+        # Encoded when a pass asks for them: memory holds one chunk, and each pass pays anew.
+        x = _Encoded(source, scale.wanted, scale.encode, (len(scale.features),))
+        wanted = [label.column], label_forms(label)
+        y = _Encoded(source, wanted, lambda cells: label.encode(*cells), ())
+        return Rows(x), Rows(y), None
     wanted, numeric, together = scale.wanted
     numeric = numeric | label_forms(label)
     beside = [label.column, *([] if unit is None else [unit])]

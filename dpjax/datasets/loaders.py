@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dpjax import _validate
 from dpjax.datasets import encoders, registry, scaled
 from dpjax.datasets.cells import Kind, check_names
-from dpjax.datasets.dataset import Dataset, encoded, encoded_later
+from dpjax.datasets.dataset import Dataset, encoded
 from dpjax.datasets.delimited import CsvFile
 from dpjax.datasets.labels import Label, declared_classes
 from dpjax.datasets.registry import IMAGES, SPECS, DatasetInfo
@@ -75,14 +75,10 @@ class Table(NamedTuple):
                 "and in Python dpjax.statistics.PrivateBounds; or declare bounds = [low, high]."
             )
         label, scale = schema.label, schema.preprocessing
-        x, y, owners = (
-            encoded_later(source, scale, label)
-            if self.opened.on_disk
-            else encoded(source, scale, label, schema.unit)
-        )
+        x, y, owners = encoded(source, scale, label, schema.unit, self.opened.on_disk)
         test_x = test_y = None
         if self.opened.test is not None:
-            test_x, test_y, _ = encoded(self.opened.test, scale, label)
+            test_x, test_y, _ = encoded(self.opened.test, scale, label, None, False)
         # Rows have norm 1, or at most 1 where a constant divides them.
         data = Dataset(x, y, test_x, test_y, self.name, self.unit, 1.0, scale)
         if schema.unit is None or schema.max_records is None:
