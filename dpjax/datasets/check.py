@@ -164,7 +164,7 @@ def check(
     >>> check("randhie").exact_class_counts
     {-1: 6308, 1: 13882}
     """
-    options = loaders.Options(label, bounds, classes, unit, max_records, unit_type)
+    options = loaders.Options(label, bounds, classes, unit, max_records, unit_type=unit_type)
     # A Dataset beside a schema goes to `open_table`, whose error says that a schema is for tables.
     if isinstance(name_or_path, Dataset) and schema is None:
         loaders.check_units(name_or_path, options)
@@ -201,14 +201,8 @@ def check(
             "value of each feature, from public knowledge and not from these records, as "
             f"{{{pairs}}}; then add --bounds bounds.json (in Python bounds='bounds.json')."
         )
-    return CheckReport(
-        name=table.name,
-        unit=table.unit,
-        **fields,
-        exact_problems=tuple(problems),
-        exact_classes=suggested,
-        exact_remarks=tuple(remarks),
-    )
+    said = {"exact_problems": tuple(problems), "exact_remarks": tuple(remarks)}
+    return CheckReport(table.name, table.unit, **fields, **said, exact_classes=suggested)
 
 
 def _of_arrays(data: Dataset, options: loaders.Options) -> loaders.Table:

@@ -37,11 +37,7 @@ class Matrix(Source):
     """The columns of an array (n, p), by default "0", "1", ..., and others (n,) ``beside`` them."""
 
     def __init__(
-        self,
-        where: str,
-        array: Any,
-        names: Sequence[str] = (),
-        beside: dict[str, Any] | None = None,
+        self, where: str, array: Any, names: Sequence[str] = (), beside: dict | None = None
     ):
         self.where, self._array, self._beside = where, array, beside or {}
         columns = names or map(str, range(array.shape[1]))

@@ -30,8 +30,8 @@ class Options(NamedTuple):
     classes: Sequence[Label] | None = None
     unit: str | None = None
     max_records: int | None = None
-    unit_type: str | None = None
     intercept: bool = False
+    unit_type: str | None = None
 
 
 class Table(NamedTuple):
@@ -158,7 +158,7 @@ def load(
     >>> data, data.x.shape
     (Dataset(name='randhie', unit='person-year', max_norm=1.0), (20190, 9))
     """
-    options = Options(label, bounds, classes, unit, max_records, unit_type, intercept)
+    options = Options(label, bounds, classes, unit, max_records, intercept, unit_type)
     if scaled.is_scaled(name_or_path):
         # The file holds all that was declared when it was written.
         _check_left_out(options, f"{str(name_or_path)!r}: the file", schema=schema)
@@ -404,14 +404,9 @@ def _schema_of(opened: OpenTable, options: Options) -> Schema:
     if classes is not None or kind not in (Kind.NUMBERS, Kind.WORDS, Kind.MIXED):
         said = f"the column {label!r} of {source.where}"
         classes = declared_classes(classes, said, kind)
-    return Schema(
-        encoders.ClassLabel(label, tuple(classes or ())),
-        scaled_columns(columns, options.bounds),
-        options.unit,
-        options.max_records,
-        options.intercept,
-        options.unit_type,
-    )
+    features = scaled_columns(columns, options.bounds)
+    # The others follow each other here as there.
+    return Schema(encoders.ClassLabel(label, tuple(classes or ())), features, *options[3:])
 
 
 def scaled_columns(columns: Sequence[str], bounds: Bounds | None) -> tuple[encoders.Column, ...]:

@@ -407,14 +407,10 @@ def load_images(name: str) -> Dataset:
         )
     raw = read_archive(path, images.checksum)
     train, test = (_images(images, repr(str(path)), raw, part) for part in ("train", "test"))
-    return Dataset(
-        *train,
-        *test,
-        # So that a result on a fifth does not pass for one on the whole.
-        name=name if len(train[0]) == IMAGES[name][0].rows else f"{name}-fifth",
-        unit=images.unit,
-        preprocessing=Preprocessing((), classes=tuple(range(images.classes)), pixels=(0.0, 255.0)),
-    )
+    # So that a result on a fifth does not pass for one on the whole.
+    name = name if len(train[0]) == IMAGES[name][0].rows else f"{name}-fifth"
+    scale = Preprocessing((), classes=tuple(range(images.classes)), pixels=(0.0, 255.0))
+    return Dataset(*train, *test, name, images.unit, preprocessing=scale)
 
 
 def _images(
