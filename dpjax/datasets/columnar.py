@@ -36,9 +36,7 @@ _Columns = tuple[tuple[str, bool], ...]  # names of columns, and whether each is
 class Matrix(Source):
     """The columns of an array (n, p), by default "0", "1", ..., and others (n,) ``beside`` them."""
 
-    def __init__(
-        self, where: str, array: Any, names: Sequence[str] = (), beside: dict | None = None
-    ):
+    def __init__(self, where: str, array: Any, names: Sequence[str] = (), beside: Any = None):
         self.where, self._array, self._beside = where, array, beside or {}
         columns = names or map(str, range(array.shape[1]))
         self._places = {name: place for place, name in enumerate(columns)}
@@ -206,19 +204,17 @@ def open_archive(path: pathlib.Path, label: str | None, memory_limit: int | None
     # The size of an uncompressed archive is that of its arrays.
     on_disk = memory_limit is not None and path.stat().st_size > memory_limit
     held, names, arrays = _read(path, label, on_disk)
-    features, label, *of_test = names
+    where, (features, label, *of_test) = repr(str(path)), names
     _check_held(path, held, features, label)
     for name, array in arrays.items():
         if array is None:
             raise ValueError(
-                f"{name!r} of {str(path)!r} is compressed, so it is read as a whole, which is "
+                f"{name!r} of {where} is compressed, so it is read as a whole, which is "
                 "above memory_limit: save it by numpy.savez, or as NPY or Parquet."
             )
     present = [name in arrays for name in of_test]
     if present[0] != present[1]:
-        raise ValueError(
-            f"{str(path)!r} must have both {of_test[0]!r} and {of_test[1]!r}, or neither."
-        )
+        raise ValueError(f"{where} must have both {of_test[0]!r} and {of_test[1]!r}, or neither.")
     sources = []
     for x, y in ((features, label), of_test)[: 1 + present[0]]:
         cells, labels = arrays[x], arrays[y]
@@ -226,17 +222,14 @@ def open_archive(path: pathlib.Path, label: str | None, memory_limit: int | None
             axes = (cells.ndim, labels.ndim)
             # Without n, which is private where records are added or removed.
             given = "two lengths" if axes == (2, 1) else f"{axes[0]} and {axes[1]} axes"
-            raise ValueError(f"{x!r} of {str(path)!r} must be (n, p) and {y!r} (n,), got {given}.")
+            raise ValueError(f"{x!r} of {where} must be (n, p) and {y!r} (n,), got {given}.")
         if cells.dtype.kind not in "biuf":
-            raise ValueError(f"{x!r} of {str(path)!r} must be numbers, got {cells.dtype}.")
+            raise ValueError(f"{x!r} of {where} must be numbers, got {cells.dtype}.")
+        if cells.shape[1] != (width := arrays[features].shape[1]):
+            raise ValueError(f"{x!r} of {where} must have {width} columns, as {features!r} has.")
         if on_disk:
             cells, labels = Rows(cells), Rows(labels)
-        sources.append(Matrix(repr(str(path)), cells, beside={label: labels}))
-    widths = [arrays[name].shape[1] for name in (features, of_test[0])[: len(sources)]]
-    if widths[0] != widths[-1]:
-        raise ValueError(
-            f"{of_test[0]!r} of {str(path)!r} must have {widths[0]} columns, as {features!r} has."
-        )
+        sources.append(Matrix(where, cells, beside={label: labels}))
     return OpenTable(*sources, on_disk=on_disk, label=label)
 
 

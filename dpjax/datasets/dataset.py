@@ -291,9 +291,7 @@ def check_arrays(name: str, tree: PyTree) -> None:
 class _Encoded:
     """Encoded rows of a table that stays on disk, as an array-like."""
 
-    def __init__(
-        self, source: Source, wanted: tuple[Any, ...], encode: Callable, shape: tuple[int, ...]
-    ):
+    def __init__(self, source: Source, wanted: tuple[Any, ...], encode: Callable, shape: tuple):
         self._source, self._wanted, self._encode = source, wanted, encode
         self.shape, self.dtype = (source.size, *shape), np.dtype(np.float32)
 

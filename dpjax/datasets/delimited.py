@@ -133,11 +133,7 @@ class CsvFile(Source):
     def blocks(
         self, wanted: Sequence[str], numeric: Forms = NO_FORMS, together: Sequence[str] = ()
     ) -> Iterator[list[np.ndarray]]:
-        """Yields blocks of rows; a line with too few or too many cells is empty in every column.
-
-        Numeric columns are float64, NaN for what is not a number; others are text without white
-        space around it.
-        """
+        """Yields blocks of rows; a line with too few or too many cells is empty in every column."""
         forms = [*((name, PLAIN) for name in together), *((k, numeric.get(k)) for k in wanted)]
         columns = [
             (self.names.index(k), f.between(self.separator) if isinstance(f, NumberForm) else f)

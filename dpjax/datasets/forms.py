@@ -102,12 +102,11 @@ def number_form(said: str, declared: Mapping[str, Any], usual: NumberForm = PLAI
             wanted = "'.' or ','" if key == "decimal" else "text"
             raise ValueError(f"{key} of {said} must be {wanted}, got {value!r}.")
     form = usual._replace(**given)._replace(suffix=given.get("suffix", usual.suffix).strip())
-    if form.thousands in (form.decimal or ".", "+", "-") or not re.fullmatch(
-        r"|\W", form.thousands
-    ):
+    mark = form.decimal or "."
+    if form.thousands in (mark, "+", "-") or not re.fullmatch(r"|\W", form.thousands):
         raise ValueError(
             f"thousands of {said} must be one mark, as '.' that is not decimal, "
-            f"{form.decimal or '.'!r} (or '' for none), got {form.thousands!r}."
+            f"{mark!r} (or '' for none), got {form.thousands!r}."
         )
     if any(mark.isdecimal() for mark in form.suffix):
         raise ValueError(f"suffix of {said} must hold no digits, got {form.suffix!r}.")
@@ -159,11 +158,9 @@ def _day(text: str, form: str) -> float:
 
 @functools.cache
 def _dates(form: str) -> re.Pattern[str]:
-    parts = re.split("%(.)", form)
+    parts = enumerate(re.split("%(.)", form))
     # Every second part is a directive.
-    return re.compile(
-        "".join(_DIRECTIVES[p] if i % 2 else re.escape(p) for i, p in enumerate(parts))
-    )
+    return re.compile("".join(_DIRECTIVES[p] if i % 2 else re.escape(p) for i, p in parts))
 
 
 def separator_of(where: str, mark: Any) -> str | None:

@@ -21,11 +21,7 @@ class Rows:
     """
 
     def __init__(
-        self,
-        source: Any,
-        function: Callable[[np.ndarray], np.ndarray] | None = None,
-        shape: tuple[int, ...] | None = None,
-        dtype: Any = None,
+        self, source: Any, function: Callable | None = None, shape: Any = None, dtype: Any = None
     ):
         self._function = function
         self.shape = (source.shape[0], *(source.shape[1:] if shape is None else shape))

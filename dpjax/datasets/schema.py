@@ -177,10 +177,7 @@ def quoted(text: str) -> str:
 def column_of(
     name: str, declaration: Mapping[str, Any], where: str = "the schema", usual: NumberForm = PLAIN
 ) -> encoders.Column:
-    """Returns the column that is declared under ``[columns.NAME]``, or by ``Column.declaration``.
-
-    Numbers are written as ``usual``, unless it says otherwise.
-    """
+    """Returns the column declared under ``[columns.NAME]``, or by ``Column.declaration``."""
     said = f"columns.{key_of(name)} of {where}"
     # TOML reads [columns.a.b] as a table b within a, not as a column named a.b.
     if inner := [key for key, value in declaration.items() if isinstance(value, Mapping)]:

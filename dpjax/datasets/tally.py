@@ -99,6 +99,7 @@ class Tally:
         if any(column.key in ("levels", "order") for column in self._columns):
             held = self._undeclared.items()
             undeclared = {name: dict(counts.most_common()) for name, counts in held if counts}
+        constant = [name for name, low in self._least.items() if np.all(low == self._most[name])]
         bounded = not any(isinstance(column, Unscaled) for column in self._columns)
         return {
             "exact_rows": self._rows,
@@ -112,9 +113,7 @@ class Tally:
             "exact_duplicate_rows": self._rows - len(self._seen),
             "exact_null_rows": self._null_rows,
             "exact_undeclared": undeclared,
-            "exact_constant": tuple(
-                name for name, low in self._least.items() if np.all(low == self._most[name])
-            ),
+            "exact_constant": tuple(constant),
             "exact_persons": None if self._schema.unit is None else len(self._persons),
             "exact_above_cap": self._above,
         }

@@ -196,11 +196,7 @@ def _number_forms(held: Sequence[str]) -> list[NumberForm]:
 
 def _date_forms(held: Sequence[str]) -> dict[str, str]:
     """Returns the forms, and their names, in which nearly all texts are dates."""
-    forms = {
-        form + clock: named + clocked
-        for clock, clocked in _CLOCK.items()
-        for form, named in _DATES.items()
-    }
+    forms = {f + clock: said + more for clock, more in _CLOCK.items() for f, said in _DATES.items()}
     return {form: named for form, named in forms.items() if _fits(held, DateForm(form).number)}
 
 
