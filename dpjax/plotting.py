@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dpjax import _validate
-from dpjax.display.cards import floor
+from dpjax.display.cards import floor, printable
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, and three dark ones.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
@@ -266,18 +266,22 @@ def _forest(axes: Any, held: Any, colors: tuple[str, str, str, str]) -> None:
     axes.barh(rows, 2 * half, left=-half, height=0.8, color=band_color, label=label, zorder=1)
     axes.axvline(0, color=rule, linewidth=1, zorder=1.5)
     for which, color in ((~is_noise, point), (is_noise, within)):
-        axes.hlines(rows[which], lower[which], upper[which], color, linewidth=1.8, zorder=2)
+        if held.lower is not None:
+            ends = lower[which], upper[which]
+            axes.hlines(rows[which], *ends, color, linewidth=1.8, zorder=2, gid="whisker")
+        seen = which & (np.abs(values) <= limit)
+        axes.plot(values[seen], rows[seen], "o", color=color, markersize=5, zorder=3, gid="dot")
         # Of a coefficient that is out of view the edge shows on which side.
-        for marker, side in (("o", 0), (">", 1), ("<", -1)):
-            here = which & (np.where(np.abs(values) > limit, np.sign(values), 0) == side)
-            at = np.clip(values[here], -0.98 * limit, 0.98 * limit)
-            axes.plot(at, rows[here], marker, color=color, markersize=5, zorder=3)
+        for row in rows[which & ~seen]:
+            at, arrow = (0.98 * limit, "▶") if values[row] > 0 else (-0.98 * limit, "◀")
+            axes.text(at, row, arrow, color=color, ha="center", va="center", size=7)
     covered = "sampling and privacy noise" if held.kind == "population" else "privacy noise"
     label = f"{100 * held.confidence:.3g} % interval, {covered}"
     label = "coefficient, no interval" if held.lower is None else label
     axes.plot([], [], "o" if held.lower is None else "o-", color=point, label=label)
     names = [f"{held.names[at]}{name and f', {name}'}" for at in shown for name in classes]
-    axes.set_yticks(rows, ["\n".join(textwrap.wrap(n, 22)[:2]) for n in names], fontsize=8)
+    lines = ["\n".join(textwrap.wrap(printable(name), 22)[:2]) for name in names]
+    axes.set_yticks(rows, lines, fontsize=8, parse_math=False)
     more = len(every) - len(shown)
     words = f"\n{more} more columns are not shown" if more else ""
     axes.set_xlabel(f"effect of the column's whole range, or of a level{words}", fontsize=8)
@@ -341,11 +345,5 @@ def _certificate(axes: Any, certificate: Any, steps: int) -> None:
     held = floor(100 * (1 - round(float(np.max(np.asarray(certificate.beta))), 7)))
     # The last step begins at the last query, and the output comes after it.
     where = steps if certificate.iterate == "last_query" else steps + 1
-    axes.plot(
-        [where],
-        [upper],
-        marker="v",
-        color=ORANGE,
-        linestyle="none",
-        label=f"true gradient at most this\n(probability {held}%, {certificate.scope})",
-    )
+    label = f"true gradient at most this\n(probability {held}%, {certificate.scope})"
+    axes.plot([where], [upper], "v", color=ORANGE, label=label)

@@ -159,9 +159,7 @@ def histogram(max_records: int = 1) -> Game:
         (jnp.array([null, null]), y), (jnp.array([canary, null]), y), "zero_out"
     )
     if max_records > 1:
-        present = jnp.ones((2, max_records), bool)
-        sides = jax.tree.map(lambda leaf: jnp.stack([leaf] * max_records, 1), pair[:2])
-        pair = pair._replace(without=(sides[0], present), canary=(sides[1], present))
+        pair = canaries.persons(pair, max_records)
     budget = PrivacyBudget(4.0, DELTA, pair.relation)
     algorithm = histograms((3, 2), budget, 2, (1.0,), of_units=max_records > 1)
     return games.training(algorithm, pair)

@@ -335,6 +335,20 @@ def write(*outputs: tuple[str | None, Callable[[str], object]]) -> int:
     return status
 
 
+def write_training(
+    arguments: argparse.Namespace, trained: Any, content: dict[str, Any], *more: Any, **page: Any
+) -> int:
+    """Writes model, JSON and report, where they are asked for, and ``more``, see ``write``."""
+    author, model = arguments.author, os.path.basename(arguments.save or "model")
+    page = {"model": model, "author": author, "ledger": arguments.ledger} | page
+    return write(
+        (arguments.save, lambda path: dpjax.save(path, trained, author=author)),
+        (arguments.json, lambda path: write_json(path, content)),
+        (arguments.report, lambda path: dpjax.report(trained, path, **page)),
+        *more,
+    )
+
+
 def write_json(path: str, content: dict[str, Any]) -> None:
     """Writes ``content`` all or nothing; a number that is not finite becomes null."""
     with _durable.replacing(path) as file:

@@ -113,15 +113,13 @@ def _work(arguments: argparse.Namespace) -> int:
     if arguments.exact:
         print("warning: --exact prints exact values of the data, NOT PRIVATE", file=sys.stderr)
     begin = time.perf_counter()
+    ledger = arguments.ledger
     with _compile_seconds() as compiling:
         if private is not None:
             key = dpjax.random_key() if arguments.seed is None else None
-            how = {"key": key, "seed": arguments.seed, "ledger": arguments.ledger}
-            data = private.find(**how)
-            # It is booked as a whole by now.
-            changed = {"ledger": None, "booked": arguments.ledger}
-            arguments = argparse.Namespace(**vars(arguments) | changed)
-        solution = _train(arguments, algorithm, data, everyone)
+            data = private.find(key=key, seed=arguments.seed, ledger=ledger)
+            ledger = None  # it is booked as a whole by now
+        solution = _train(arguments, algorithm, data, everyone, ledger)
         # JAX returns before it has computed; the time would be that of nothing.
         jax.block_until_ready(solution.params)
     if not everyone.leads:
@@ -205,7 +203,11 @@ def costs(algorithm: Algorithm, data: dpjax.Dataset, trainings: int = 1) -> list
 
 
 def _train(
-    arguments: argparse.Namespace, algorithm: Algorithm, data: dpjax.Dataset, everyone: Team
+    arguments: argparse.Namespace,
+    algorithm: Algorithm,
+    data: dpjax.Dataset,
+    everyone: Team,
+    ledger: str | None,
 ) -> dpjax.Solution:
     seed, key, folder = arguments.seed, None, arguments.checkpoint
     # The checkpoint is the first process's: others may not see its folder.
@@ -221,7 +223,7 @@ def _train(
             key=key,
             seed=seed,
             checkpoint=arguments.checkpoint,
-            ledger=arguments.ledger,
+            ledger=ledger,
             part=arguments.part,
         )
     root = root_key(key, seed)
@@ -238,21 +240,12 @@ def _write(
         f"{setting.algorithm.title} on {arguments.data}: epsilon {budget.epsilon:g}, "
         f"delta {budget.delta:.2g}, {budget.relation}, per {solution.unit}"
     )
-    author, exact = arguments.author, {field: content[field] for field in EXACT}
-    page = functools.partial(
-        dpjax.report,
-        title=f"{setting.algorithm.title} on {name}",
-        model=os.path.basename(arguments.save or "model"),
-        author=author,
-        ledger=getattr(arguments, "booked", arguments.ledger),
-        exact=exact,
-    )
-    status = options.write(
-        (arguments.save, lambda path: dpjax.save(path, solution, author=author)),
-        (arguments.json, lambda path: options.write_json(path, content)),
-        (arguments.report, lambda path: page(solution, path)),
-        (arguments.plot, lambda path: dpjax.plotting.plot_solution(solution, path, title)),
-    )
+    plot = arguments.plot, lambda path: dpjax.plotting.plot_solution(solution, path, title)
+    shown = {
+        "title": f"{setting.algorithm.title} on {name}",
+        "exact": {field: content[field] for field in EXACT},
+    }
+    status = options.write_training(arguments, solution, content, plot, **shown)
     scale, objective = solution.preprocessing, setting.algorithm.objective
     predicts = objective.predicts or objective.predicts_numbers
     if arguments.save and scale is not None and predicts:
@@ -282,6 +275,7 @@ def result(
     if (certificate := certificate_fields(solution.certificate)) is not None:
         certificate["beta"] = np.round(certificate["beta"], 7).tolist()  # float32 holds no more
     seconds_compile, seconds_run = (None, None) if private else seconds
+    inferred = arguments.inference and arguments.repeats is None
     return {
         **problem.header(arguments, setting),
         "unit": data.unit,
@@ -298,7 +292,7 @@ def result(
         "status": statuses(np.asarray(solution.status)).tolist(),
         "certificate": certificate,
         "remarks": solution.remarks,
-        "coefficients": _coefficients(arguments, solution),
+        "coefficients": solution.coefficients().to_dict() if inferred else None,
         **{field: _answer(solution, field) for field in ANSWERS},
         **_exact(arguments, setting, data, solution),
         "seconds_compile": seconds_compile,
@@ -363,32 +357,6 @@ def _answer(solution: dpjax.Solution, field: str) -> dict[str, Any] | None:
     named = dict(zip(ENDS, (estimate, lower, upper), strict=True))
     numbers = {name: np.asarray(value).tolist() for name, value in named.items()}
     return {**numbers, "confidence": _CONFIDENCE}
-
-
-def _coefficients(
-    arguments: argparse.Namespace, solution: dpjax.Solution
-) -> list[dict[str, Any]] | None:
-    """Returns a dictionary for each coefficient, None where none are asked for."""
-    if not arguments.inference or arguments.repeats is not None:
-        return None
-    found = solution.coefficients()
-    fields = ("value", "standard_error", "z", "p_value", "lower", "upper", "noise")
-    held = (found.values, found.errors, found.z, found.p_values)
-    numbers = [
-        np.full(found.values.shape, np.nan) if part is None else part
-        for part in (*held, found.lower, found.upper, found.noise)
-    ]
-    named = [*zip(found.names, found.per, strict=True)] * len(found.classes or (None,))
-    classes = np.repeat(np.array(found.classes or (None,), object), len(found.names))
-    return [
-        {
-            "class": label,
-            "name": name,
-            "per": per,
-            **dict(zip(fields, map(float, row), strict=True)),
-        }
-        for label, (name, per), *row in zip(classes, named, *map(np.ravel, numbers), strict=True)
-    ]
 
 
 def _exact(

@@ -1,8 +1,6 @@
 """``dpjax tune``: settings chosen by a private random search, one epsilon for all of it."""
 
 import argparse
-import functools
-import os
 import time
 from typing import Any
 
@@ -116,20 +114,10 @@ def command(arguments: argparse.Namespace) -> int:
         print("releasable: false (a research run: seeded)")
     content = result(arguments, chosen, data, tuned, time.perf_counter() - begin)
     try:
-        return _write(arguments, tuned, content)
+        return options.write_training(arguments, tuned, content)
     finally:  # what is spent is said, whether or not it could be written
         print()
         print(tuned.guarantee())
-
-
-def _write(arguments: argparse.Namespace, tuned: dpjax.Tuned, content: dict) -> int:
-    author, name = arguments.author, os.path.basename(arguments.save or "model")
-    page = functools.partial(dpjax.report, tuned, model=name, author=author)
-    return options.write(
-        (arguments.save, lambda path: dpjax.save(path, tuned, author=author)),
-        (arguments.json, lambda path: options.write_json(path, content)),
-        (arguments.report, lambda path: page(path, ledger=arguments.ledger)),
-    )
 
 
 def _score(arguments: argparse.Namespace, data: dpjax.Dataset) -> Any:

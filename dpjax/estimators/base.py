@@ -116,8 +116,8 @@ class PrivateEstimator(BaseEstimator):
             bounds, self.data_norm, bool(self.fit_intercept), x.shape[1], linear
         )
         names = getattr(self, "feature_names_in_", [f"x{at}" for at in range(x.shape[1])])
-        self._preprocessing = self._scaling.preprocessing([*names], **declared)
-        if self._inferred is not None and self._preprocessing is None:
+        scale = self._scaling.preprocessing([*names], **declared)
+        if self._inferred is not None and scale is None:
             raise ValueError(
                 "inference needs bounds in place of data_norm: rows that are scaled down to a norm "
                 "are not linear in their columns."
@@ -127,7 +127,6 @@ class PrivateEstimator(BaseEstimator):
         data = self._grouped(data, groups)
         planned = self._configure(data.size, x.shape[1] + self._scaling.intercept)
         self.settings_: dict[str, Any] = {}
-        scale = self._preprocessing
         if scale is not None:
             scale = dataclasses.replace(scale, label="y", max_records=self.max_records)
         solution = dataclasses.replace(self._train(planned, data), preprocessing=scale)
@@ -172,9 +171,9 @@ class PrivateEstimator(BaseEstimator):
     def coefficients_(self) -> Coefficients:
         """Coefficients by name in the units of the columns, with what is known of their errors."""
         check_is_fitted(self)
-        bars, penalty = self.solution_.error_bars, self.solution_.description.penalty
+        held, penalty = self.solution_, self.solution_.description.penalty
         beside: Any = {"classes": self._scored, "numeric": is_regressor(self), "penalty": penalty}
-        return coefficients(self._params, self._preprocessing, bars, **beside)
+        return coefficients(self._params, held.preprocessing, held.error_bars, **beside)
 
     def summary(self) -> str:
         """Returns ``coefficients_`` as a table with captions; of ``inference``, with intervals."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from dpjax import _validate
-from dpjax._typing import Array, Params
+from dpjax._typing import Array, Params, pytree_dataclass, static
 
 
 def prox_zero(params: Params, scale: Array | float) -> Params:
@@ -220,8 +220,7 @@ class Quartic:
         return jnp.sum((columns.T @ columns) ** 2) / 4
 
 
-@jax.tree_util.register_pytree_node_class
-@dataclasses.dataclass(frozen=True)
+@pytree_dataclass
 class ExceptIntercept:
     """A penalty on all weights of a linear model but that of the last feature, the intercept.
 
@@ -236,18 +235,9 @@ class ExceptIntercept:
     """
 
     penalty: Any
-    outputs: int = 1
+    outputs: int = static(default=1)
 
     strong_convexity = 0.0
-
-    def tree_flatten(self) -> tuple[tuple, int]:
-        """Returns the penalty, whose numbers are leaves, and the number of outputs."""
-        return (self.penalty,), self.outputs
-
-    @classmethod
-    def tree_unflatten(cls, outputs: int, children: tuple) -> "ExceptIntercept":
-        """Returns what ``tree_flatten`` took apart."""
-        return cls(children[0], outputs)
 
     def __call__(self, params: Array) -> Array:
         """Returns the penalty, shape ()."""

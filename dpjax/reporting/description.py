@@ -4,18 +4,13 @@ from collections.abc import Iterator
 
 from dpjax import plotting
 from dpjax.reporting import frame, pictures
-from dpjax.statistics import Description, Estimate, Summary
+from dpjax.statistics import Description, Summary
 from dpjax.statistics.summary import QUANTILES
 
 _HOLD = (
     "All numbers hold noise; ranges in parentheses hold what they would be without it in 95 of 100 "
     "cases. Numbers beyond declared bounds are counted in the outermost bins."
 )
-
-
-def page_of(look: Description, title: str) -> str:
-    """Returns the page; released and public values only."""
-    return frame.page("description.html", "A first look", title, sections=sections_of(look))
 
 
 def sections_of(look: Description) -> list[frame.Section]:
@@ -26,16 +21,15 @@ def sections_of(look: Description) -> list[frame.Section]:
 
 
 def _sections(look: Description) -> Iterator[frame.Section]:
-    unit, counted = look.solution.unit, ["{:,.0f} ({:,.0f} to {:,.0f})".format(*look.records)]
-    said = [f"{counted[0]} records count: training would drop the others."]
+    said = [f"{look.records.words()} records count: training would drop the others."]
     if look.persons is not None:
-        said.append(f"{look.persons.value:,.0f} of {unit} have one; below, each counts as one, by "
-                    "the mean of its records.")  # fmt: skip
+        said.append(f"{look.persons.value:,.0f} of {look.solution.unit} have one; below, each "
+                    "counts as one, by the mean of its records.")  # fmt: skip
     said.append(f"Noise on each count: standard deviation {look.stddev:.3g}.")
     numbers = [each for each in look.columns if each.mean]
     rows = [
         [each.bins.name, f"{each.missing.value:.1%}"]
-        + [_ranged(each, held) for held in (each.mean, *each.quantiles.values()) if held]
+        + [e.words(each.bins.show) for e in (each.mean, *each.quantiles.values()) if e]
         for each in numbers
     ]
     head = ["column", "missing", "mean", *(f"{level:.0%}" for level in QUANTILES)]
@@ -43,15 +37,8 @@ def _sections(look: Description) -> Iterator[frame.Section]:
     drawn = [_picture(each, look.stddev) for each in look.columns] if shown else []
     yield frame.Section("What there is", said, head, rows, drawn)
     if look.correlation:
-        pairs = [
-            (pair, "{:.2f} ({:.2f} to {:.2f})".format(*e)) for pair, e in look.correlation.items()
-        ]
+        pairs = [(pair, e.words("{:.2f}".format)) for pair, e in look.correlation.items()]
         yield frame.Section("Correlations", (), ("columns", "correlation"), pairs)
-
-
-def _ranged(column: Summary, held: Estimate) -> str:
-    value, lower, upper = map(column.bins.show, held)
-    return f"{value} ({lower} to {upper})"
 
 
 def _picture(column: Summary, stddev: float) -> frame.Picture:

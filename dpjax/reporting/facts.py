@@ -16,6 +16,7 @@ from dpjax.algorithms import Status
 from dpjax.datasets import Preprocessing
 from dpjax.display.cards import card_of, ceil
 from dpjax.results import Coefficients, Description, SavedSolution
+from dpjax.results.coefficients import plain
 from dpjax.results.guarantee import split_warning
 from dpjax.results.remarks import ANSWERS, ENDS, answer_line, interval
 from dpjax.results.solution import solution_of
@@ -229,13 +230,4 @@ def by_heading(sections: Sequence[Any]) -> dict[str, list[Any]]:
 
 def to_json(content: dict[str, Any]) -> str:
     """Returns ``content`` as JSON, in which a number that is not finite is null."""
-    return json.dumps(_finite(content), indent=2) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    # JSON has no NaN.
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(plain(content), indent=2) + "\n"

@@ -6,11 +6,12 @@ import importlib.metadata
 import pathlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jinja2
 from markupsafe import Markup, escape
 
+from dpjax import plotting
 from dpjax.display.cards import printable
 from dpjax.results.guarantee import open_template
 
@@ -43,18 +44,17 @@ class Section(NamedTuple):
 
 
 def page(
-    template: str,
     kind: str,
     title: str,
     banners: Iterable[str] = (),
     sections: Iterable[Section] = (),
-    **values: Any,
+    note: str = "",
 ) -> str:
-    """Returns a page of a kind and a title, of a template here that extends ``frame.html``.
+    """Returns a page of a kind and a title, with a note at its end.
 
-    Privacy: as the values.
+    Privacy: as what it holds.
     """
-    text = _opened(template).render(
+    text = _opened().render(
         kind=kind,
         title=title,
         sections=list(sections),
@@ -63,7 +63,8 @@ def page(
         versions=[f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS],
         # Our own, and the only text that is not escaped, but for pictures.
         style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
-        **values,
+        pictured=plotting.is_available(),
+        note=note,
     )
     return text.strip() + "\n"
 
@@ -79,9 +80,9 @@ def breakable(name: str) -> Markup:
 
 
 @functools.cache
-def _opened(template: str) -> jinja2.Template:
+def _opened() -> jinja2.Template:
     return open_template(
-        _FOLDER / template,
+        _FOLDER / "frame.html",
         # A character that is not printable may change how the rest is shown.
         finalize=lambda value: printable(value) if type(value) is str else value,
         autoescape=True,

@@ -14,17 +14,16 @@ from markupsafe import Markup
 from dpjax import _durable, plotting, statistics
 from dpjax.display.cards import printable
 from dpjax.reporting import frame, officer, pictures
-from dpjax.reporting.description import page_of, sections_of
+from dpjax.reporting.description import sections_of
 from dpjax.reporting.facts import Facts, Place, by_heading, facts_of, fields, to_json
 from dpjax.results import Coefficients
 
-_CELL = Markup(
-    '<div aria-hidden="true">{}</div><span class="{}">{}</span><small>{}</small><small>{}</small>'
-)
+_CELL = Markup('<span class="{}">{}</span><small>{}</small><small>{}</small>')
 _EXACT = (
     "NOT FOR RELEASE: this page holds exact values of the data, which no guarantee covers. Write a "
     "page without them for a release."
 )
+_NOTE = " The guarantee names the versions that the training ran with."
 # More coefficients would make a page that nobody reads; ``dpjax show --json`` has all of them.
 _MOST = 400
 # Title, note, whether logarithmic, and names of what the history holds.
@@ -108,8 +107,8 @@ def report(
     target = check_path(path)
     if isinstance(solution, statistics.Description):
         title, held = title or f"{len(solution.columns)} columns", sections_of(solution)
-        page, content = functools.partial(page_of, solution, title), {"sections": by_heading(held)}
-        banners: list[str] = []
+        banners, content = list[str](), {"sections": by_heading(held)}
+        page = functools.partial(frame.page, "A first look", title, sections=held)
     else:
         facts = facts_of(solution, author, ledger)
         shown = {} if exact is None else {name: v for name, v in exact.items() if v is not None}
@@ -143,7 +142,7 @@ def _page(facts: Facts, title: str, banners: list[str], sections: Sequence[frame
             shown += [one._replace(code=(), **table), *_history(facts, pictured)]
         else:
             shown.append(one)
-    return frame.page("report.html", "Privacy report", title, banners, shown, pictured=pictured)
+    return frame.page("Privacy report", title, banners, shown, _NOTE)
 
 
 def card(
@@ -166,22 +165,12 @@ def card(
 
 
 def _effects(held: Coefficients, pictured: bool) -> dict[str, Any]:
-    """Returns head and rows of a table: by class a value, its interval and its picture."""
+    """Returns a table, by class of a value and its interval, and a picture of all of them."""
     # A name has a coefficient for each class.
     classes = held.classes or ("value, with an interval" if held.refusal is None else "value",)
-    shown = list(zip(held.rows(), held.spans, strict=True))[: _MOST // len(classes)]
-    # Over the range of its column, so that one scale serves all of a model.
-    effects = [
-        (value * span, None if ends is None else tuple(span * ends[:, at]))
-        for (_, _, values, ends), span in shown
-        for at, value in enumerate(values)
-    ]
-    drawn, scale = [Markup()] * len(effects), Markup()
-    if pictured and any(np.isfinite(value) for value, _ in effects):
-        drawn, scale = pictures.effects(effects)
-    pictured_rows, rows = iter(drawn), []
+    shown, rows = list(held.rows())[: _MOST // len(classes)], []
     noise, within = np.atleast_2d(held.noise if held.noise is not None else 0), held.within_noise
-    for i, ((name, per, values, ends), _) in enumerate(shown):
+    for i, (name, per, values, ends) in enumerate(shown):
         row: list[str] = [f"{name}, per {per}" if per else name]
         for at, value in enumerate(values):
             text = f"{value:+.4g}" if np.isfinite(value) else "not finite"
@@ -189,13 +178,14 @@ def _effects(held: Coefficients, pictured: bool) -> dict[str, Any]:
             alone = "" if held.noise is None else f"noise alone gives +- {noise[at, i]:.3g}"
             grey = "muted" * bool(np.atleast_2d(within)[at, i])
             text = f"({text})" if grey else text
-            row.append(_CELL.format(next(pictured_rows), grey, text, between, alone))
+            row.append(_CELL.format(grey, text, between, alone))
         rows.append(row)
     more = len(held.names) - len(shown)
     rows += [[f"{more:,} more: dpjax show MODEL --json", *[""] * len(classes)]] * bool(more)
-    if scale:
-        rows.append(["whole range of a column", *[scale] * len(classes)])
-    return {"head": ("coefficient", *classes), "rows": rows}
+    svg = pictures.forest(held) if pictured else ""
+    note = "on one scale; grey in the band that noise alone gives."
+    drawn = [frame.Picture("Effects", note, svg)] if svg else []
+    return {"head": ("coefficient", *classes), "rows": rows, "pictures": drawn}
 
 
 def _history(facts: Facts, pictured: bool) -> Iterator[frame.Section]:

@@ -3,11 +3,15 @@
 import contextlib
 import io
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
+
+from dpjax import plotting
+from dpjax.results import Coefficients
 
 # matplotlib draws in numbers; each stands for a colour of the style sheet, light or dark.
 _FIRST, _SECOND, _ALARM, _RULE, _MUTED = "#00000a", "#00000b", "#00000c", "#00000d", "#00000e"
@@ -24,33 +28,22 @@ _NEEDLESS = re.compile(
 _MARK = re.compile(r'<use [^>]*?x="(.*?)" y="(.*?)" style="(.*?)"/>')
 
 
-def effects(values: Sequence[tuple[float, Sequence[float] | None]]) -> tuple[list[Markup], Markup]:
-    """Returns a dot and its interval for each value, on one scale, and the numbers of the scale.
+def forest(held: Coefficients) -> Markup:
+    """Returns what ``plotting.plot_coefficients`` draws, or nothing where a value is not finite.
 
     Privacy: as what is drawn.
     """
-    ends = [end for value, interval in values for end in (value, *(interval or ()))]
-    finite = [0.0, *(end for end in ends if np.isfinite(end))]
-    # Effects that are all 0 would leave the axis without a width.
-    room = 0.04 * (max(finite) - min(finite)) or 1.0
-    limits, rows = (min(finite) - room, max(finite) + room), []
-    with _axes(2.6, 0.24, (0, 0, 1, 1)) as axes:
-        axes.set(xlim=limits, ylim=(-1, 1))
-        axes.set_axis_off()
-        ticks = [tick for tick in _locator().tick_values(*limits) if limits[0] < tick < limits[1]]
-        for tick in ticks:
-            axes.axvline(tick, color=_MUTED if tick == 0 else _RULE, linewidth=0.8)
-        for value, interval in values:
-            drawn = [] if interval is None else axes.plot(interval, [0, 0], _FIRST, gid="whisker")
-            drawn += axes.plot([value], [0], "o", color=_FIRST, gid="dot")
-            rows.append(_svg(axes) if np.isfinite(value) else Markup())
-            for line in drawn:
-                line.remove()
-        for line in list(axes.lines):
-            line.remove()
-        for tick in ticks:
-            axes.text(tick, 0, f"{tick:.4g}", color=_MUTED, ha="center", va="center", fontsize=8)
-        return rows, _svg(axes)
+    if not (np.isfinite(held.values).all() and np.isfinite(held.spans).any()):
+        return Markup()
+    with _axes(4.2, 1.0, (0, 0, 1, 1)) as axes:
+        _decorate(axes, decades=False)
+        axes.xaxis.set(major_locator=_locator(), major_formatter=lambda value, _: f"{value:.3g}")
+        plotting.plot_coefficients(held, axes, colors=(_FIRST, _MUTED, _RULE, _MUTED))
+        axes.xaxis.label.set_color(_MUTED)
+        height = 0.7 + 0.24 * len(axes.get_yticks())
+        axes.get_figure().set_figheight(height)
+        axes.set_position((0.36, 0.5 / height, 0.62, 1 - 0.55 / height))
+        return _svg(axes)
 
 
 def curves(
@@ -165,7 +158,8 @@ def _svg(axes: Any) -> Markup:
     file = io.StringIO()
     # Without dates and names of programs, so that the same model gives the same page.
     metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    axes.get_figure().savefig(file, format="svg", transparent=True, metadata=metadata)
+    with warnings.catch_warnings(action="ignore"):  # of letters that a browser has
+        axes.get_figure().savefig(file, format="svg", transparent=True, metadata=metadata)
     text = _NEEDLESS.sub("", file.getvalue()).replace(" id=", " class=")
     text = _MARK.sub(r'<circle cx="\1" cy="\2" r="3" style="\3"/>', text)
     text = re.sub(r"font-family: .*?; ", "", text)

@@ -152,10 +152,8 @@ class Coefficients:
         fields = vars(self) | {"z": self.z, "p_values": self.p_values}
         # Only a picture needs spans, to draw all coefficients on one scale.
         del fields["spans"]
-        return {name: _plain(value) for name, value in fields.items()} | {
-            "within_noise": self.within_noise.tolist(),
-            "interval_caption": self.interval_caption,
-        }
+        said = {"within_noise": self.within_noise, "interval_caption": self.interval_caption}
+        return plain(fields | said)
 
     def summary(self) -> Summary:
         """Returns a table as statsmodels lays it out, with what noise alone gives, and captions."""
@@ -252,11 +250,13 @@ def coefficients(
     return Coefficients(*named, values.reshape(shape), *ends, *said, errors, noise, penalty)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Returns arrays and tuples as lists; JSON has no number that is not finite."""
     value = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 

@@ -20,7 +20,7 @@ from dpjax.datasets.loaders import Options, open_table, undeclared_bounds
 from dpjax.driver import run
 from dpjax.results import Solution
 from dpjax.statistics.bins import Bins, bins_of, read_places
-from dpjax.statistics.summary import QUANTILES, Estimate, Summary, around, summarize
+from dpjax.statistics.summary import QUANTILES, Estimate, Summary, around, in_columns, summarize
 
 # Of the number of a unit's records over K, whose noise is then multiplied by K.
 _WEIGHT = 2.0
@@ -47,9 +47,9 @@ class Description:
     solution: Solution
 
     def __repr__(self) -> str:
-        lines = [f"records that count: {_counted(self.records)}"]
+        lines = [f"records that count: {self.records.words()}"]
         if self.persons is not None:
-            lines.append(f"units {self.solution.unit!r} that have one: {_counted(self.persons)}; "
+            lines.append(f"units {self.solution.unit!r} that have one: {self.persons.words()}; "
                          "below, each counts as one, by the mean of its records")  # fmt: skip
         lines += [f"noise on each count below: standard deviation {self.stddev:.3g}", ""]
         rows: list[tuple[str, ...]] = [
@@ -59,15 +59,12 @@ class Description:
             values = [each.mean, *each.quantiles.values()] if each.mean else []
             shown = [each.bins.show(estimate.value) for estimate in values if estimate]
             rows.append((each.bins.name, f"{each.missing.value:.1%}", *(shown or [""] * 6)))
-        widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
-        lines += ["  ".join(map(str.rjust, row, widths)).rstrip() for row in rows]
+        lines += in_columns(rows)
         for each in self.columns:
             lines += [""] * bool(each.levels)
-            lines += [
-                f"{each.bins.name} = {level}: {_counted(n)}" for level, n in each.levels.items()
-            ]
-        for pair, (value, lower, upper) in self.correlation.items():
-            lines.append(f"correlation of {pair}: {value:.2f} ({lower:.2f} to {upper:.2f})")
+            lines += [f"{each.bins.name} = {k}: {n.words()}" for k, n in each.levels.items()]
+        for pair, found in self.correlation.items():
+            lines.append(f"correlation of {pair}: {found.words('{:.2f}'.format)}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, Any]:
@@ -248,7 +245,3 @@ def _correlations(
             float(total - mean * other) / (spread * beside), noise, -1, 1
         )
     return found
-
-
-def _counted(estimate: Estimate) -> str:
-    return "{:,.0f} ({:,.0f} to {:,.0f})".format(*estimate)

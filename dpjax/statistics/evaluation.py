@@ -14,7 +14,7 @@ from dpjax.display.cards import Card, HasCard
 from dpjax.driver import run
 from dpjax.results import SavedSolution, Solution
 from dpjax.results.prediction import Score, score_of, training_rows
-from dpjax.statistics.summary import Estimate
+from dpjax.statistics.summary import DRAWS, Estimate, around, in_columns
 
 _STEP = 0.4
 EDGES = _STEP * np.arange(-12, 13)
@@ -22,7 +22,6 @@ EDGES = _STEP * np.arange(-12, 13)
 SIZES = (0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5)
 """Between bins of a residual's size, over the length of the label's declared range."""
 _LABELS = 10  # bins of a label that is a number
-_DRAWS, _NORMAL = 400, 1.96  # of simulated noise; the quantile of 95 %
 _FEW = 4.0  # a number of records that is below so many standard deviations divides nothing
 
 
@@ -74,8 +73,8 @@ class Evaluation(HasCard):
         for middle, pair in zip(middles, self.counts.T if two else (), strict=two):
             if (total := float(pair.sum())) > _FEW * self.stddev:
                 share = float(pair[1]) / total
-                half = _NORMAL * self.stddev * np.hypot(share, 1 - share) / total
-                found[middle] = _estimate("share", share, half)
+                noise = self.stddev * float(np.hypot(share, 1 - share)) / total
+                found[middle] = around(share, noise, 0, 1)
         return found
 
     def lines(self) -> list[str]:
@@ -86,8 +85,7 @@ class Evaluation(HasCard):
             cells = [[f"{x:,.0f}" for x in row] for row in self.confusion]
             rows = [["class \\ predicted as", *self.classes]]
             rows += [[name, *row] for name, row in zip(self.classes, cells, strict=True)]
-            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-            lines += ["  ".join(map(str.rjust, row, widths)) for row in rows]
+            lines += in_columns(rows)
         return lines + [f"predicted {p:.4g}: {_words(e)}" for p, e in self.calibration.items()]
 
     def to_json(self) -> dict[str, Any]:
@@ -230,25 +228,20 @@ def _measures(counts: np.ndarray, length: float) -> dict[str, float]:
     return found | {f"within {length * SIZES[i]:.4g}": sizes[: i + 1].sum() for i in (2, 4, 6, 8)}
 
 
-def _estimate(name: str, value: float, half: float) -> Estimate:
-    ends = np.array([value, value - half, value + half])
-    most = np.inf if name == "mean absolute error" else 1
-    return Estimate(*ends.clip(-np.inf if name == "R2" else 0, most).tolist())
-
-
 def _words(estimate: Estimate | None) -> str:
     few = "not known: too few records for this much noise; raise epsilon"
-    return few if estimate is None else "{:.4g} ({:.4g} to {:.4g})".format(*estimate)
+    return few if estimate is None else estimate.words("{:.4g}".format)
 
 
 def _estimates(counts: np.ndarray, stddev: float, length: float) -> dict[str, Estimate | None]:
     """Returns the measures, with intervals by what as much noise again does to them."""
-    noise = stddev * np.random.default_rng(0).standard_normal((_DRAWS, *counts.shape))
+    noise = stddev * np.random.default_rng(0).standard_normal((DRAWS, *counts.shape))
     again, found = [_measures(counts + some, length) for some in noise], {}
     for name, value in _measures(counts, length).items():
         # An AUC divides by each class, the others by all.
         total = counts.sum(axis=-1).min() if name == "AUC" else counts.sum()
-        half = _NORMAL * float(np.std([each[name] for each in again]))
+        spread = float(np.std([each[name] for each in again]))
+        ends = -np.inf if name == "R2" else 0, np.inf if name == "mean absolute error" else 1
         enough = total > _FEW * stddev * np.sqrt(counts.size)
-        found[name] = _estimate(name, float(value), half) if enough else None
+        found[name] = around(float(value), spread, *ends) if enough else None
     return found

@@ -1,7 +1,7 @@
 """What noisy histograms say of columns: shares, means and quantiles, with the noise's ranges."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ from dpjax.statistics.bins import Bins
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 _TAILS = (0.025, 0.975)
 _NORMAL = 1.96  # of a normal distribution, 95 % lie within so many standard deviations
-_DRAWS = 400  # of simulated noise, since what is done to counts has no simple law
+DRAWS = 400  # of simulated noise, since what is done to counts has no simple law
 
 
 class Estimate(NamedTuple):
@@ -20,6 +20,10 @@ class Estimate(NamedTuple):
     value: float
     lower: float
     upper: float
+
+    def words(self, show: Callable[[float], str] = "{:,.0f}".format) -> str:
+        """Returns it for people, by default rounded."""
+        return "{} ({} to {})".format(*map(show, self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +57,7 @@ def summarize(bins: Bins, noisy: np.ndarray, stddev: float, total: float) -> Sum
     37.5
     """
     # Below the released counts in the first row stands what simulated noise makes of them.
-    noise = np.random.default_rng(0).standard_normal((_DRAWS, len(noisy)))
+    noise = np.random.default_rng(0).standard_normal((DRAWS, len(noisy)))
     counts = project(noisy, total)
     rows = np.vstack([counts, project(counts + stddev * noise, total)])
     known = bins, tuple(counts.tolist()), _range(rows[:, 0] / total)
@@ -89,6 +93,12 @@ def around(value: float, stddev: float, least: float, most: float) -> Estimate:
     """Returns a noisy number and its range, between what it can be."""
     ends = np.clip([value, value - _NORMAL * stddev, value + _NORMAL * stddev], least, most)
     return Estimate(*map(float, ends))
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table, all of whose columns end in line."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    return ["  ".join(map(str.rjust, row, widths)).rstrip() for row in rows]
 
 
 def _range(values: np.ndarray, **how: Any) -> Estimate:

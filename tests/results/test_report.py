@@ -19,9 +19,11 @@ import dpjax
 from dpjax.accounting import Event, Ledger, NumberOfTrials, Release, SearchRelease
 from dpjax.algorithms import ErrorBars
 from dpjax.cli import main
-from dpjax.datasets import load
+from dpjax.datasets import Preprocessing, load
+from dpjax.datasets.encoders import Numeric
 from dpjax.display.cards import ceil
 from dpjax.reporting import facts_of, page, pictures
+from dpjax.results.coefficients import coefficients
 from dpjax.results.guarantee import describe
 from dpjax.results.prediction import Score
 
@@ -285,10 +287,15 @@ def test_a_picture_shows_what_can_be_drawn():
     assert not pictures.curves({"a": np.zeros(3)}, False)
     assert not pictures.curves({"a": np.full(3, -1.0)}, True) and not pictures.curves({}, True)
     assert pictures.curves({"a": np.arange(1.0, 1e5)}, False).count("L ") < 700
-    rows, scale = pictures.effects([(1.0, (0.5, 2.0)), (np.nan, None), (-1.0, None)])
-    assert ["dot" in row for row in rows] == [True, False, True] and not rows[1]
-    assert ["whisker" in row for row in rows] == [True, False, False]
-    assert ">0<" in scale and ">1<" in scale and "dot" not in scale
+    names = tuple(Numeric(name, 0, 1) for name in ("a $x$ \x1b", "\u4e2d", "b"))
+    bars = bars_of(np.array([1.0, -1.0, 30.0]))
+    for held, whiskers in ((bars, True), (None, False)):
+        held = coefficients(np.array([1.0, -1.0, 30.0]), Preprocessing(names), held)
+        drawn = pictures.forest(held)
+        assert ("whisker" in drawn) == whiskers and drawn.count("<circle") == 2
+        assert ">a $x$<" in drawn and ">\u4e2d<" in drawn and "\u25b6" in drawn
+    held.values[1] = np.nan
+    assert not pictures.forest(held)
 
 
 def test_a_page_that_cannot_be_made_is_refused(solutions, tmp_path):
