@@ -12,11 +12,7 @@ PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
 
 def write_all(descriptor: int, content: bytes) -> None:
-    """Writes all of ``content`` and syncs it to the disk.
-
-    Raises:
-      OSError: if the disk is full or fails; part of ``content`` may then be written.
-    """
+    """Writes all of ``content``, of which a disk that fails may hold a part, and syncs it."""
     _write(descriptor, content)
     os.fsync(descriptor)
 
@@ -36,10 +32,8 @@ def replacing(
 ) -> Iterator[BinaryIO]:
     """Yields a new file that takes the place of ``path`` once all is written, or never.
 
-    ``temporary`` is its first name, by default one that nobody can foresee in the same folder.
-
-    Raises:
-      OSError: if it cannot be written; what was at ``path`` is still there.
+    ``temporary`` is its first name, by default one that nobody can foresee in the same folder. If
+    it cannot be written, what was at ``path`` is still there.
     """
     path = pathlib.Path(path)
     temporary = temporary or path.with_name(f"{path.name}.{secrets.token_hex(8)}.tmp")
@@ -64,9 +58,6 @@ def replace_private(path: pathlib.Path, content: bytes) -> None:
     """Puts ``content`` at ``path``, all or nothing, readable by its owner alone.
 
     The folder is one that its owner alone may enter, and where one process writes at a time.
-
-    Raises:
-      OSError: if it cannot be written; what was at ``path`` is still there.
     """
     # One name, so that a crash leaves at most one such file, which the next call removes.
     temporary = path.with_name(path.name + ".tmp")

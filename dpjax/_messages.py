@@ -17,26 +17,15 @@ TAG = 32
 # As many bytes as a guess should have to get right.
 _SHORTEST = 16
 # What may be raised anew elsewhere, the most special first; no other class is ever called.
-_ERRORS = (
-    FileNotFoundError,
-    FileExistsError,
-    PermissionError,
-    OSError,
-    ImportError,
-    ValueError,
-    TypeError,
-    ArithmeticError,
-    RuntimeError,
-)
+_ERRORS = (FileNotFoundError, FileExistsError, PermissionError, OSError, ImportError)
+_ERRORS += (ValueError, TypeError, ArithmeticError, RuntimeError)
 
 
 def pack(value: Any = None, error: Exception | None = None) -> bytes:
     """Returns a value, or an error in its place, as bytes.
 
-    Args:
-      value: of None, bools, numbers, strings, arrays, tuples, lists and dictionaries of strings; a
-        named tuple arrives as a tuple.
-      error: of which the words and the built-in class arrive.
+    The value is of None, bools, numbers, strings, arrays, tuples, lists and dictionaries of
+    strings; a named tuple arrives as a tuple, and of an error its words and its built-in class.
     """
     arrays: list[np.ndarray] = []
 
@@ -92,12 +81,7 @@ def unpack(message: bytes) -> tuple[Any, Exception | None]:
 
 
 def secret() -> bytes | None:
-    """Returns the secret that the processes share, or None.
-
-    Raises:
-      ValueError: for one that is short, or a file that others may read.
-      OSError: if there is no such file.
-    """
+    """Returns the secret that the processes share, or None."""
     words = os.environ.get(SECRET, "").strip().encode()
     if path := os.environ.get(SECRET_FILE):
         # A pipe in its place would wait for ever.
@@ -126,11 +110,7 @@ class Seal:
     """Encrypts and authenticates messages under a secret; without one, finds accidents alone.
 
     Each message is sealed for its sender and its place in the order of all: one that is sent again,
-    or by another, or in another session, does not open.
-
-    Args:
-      secret: from ``secret``, or None.
-      session: bytes that each process helped to draw.
+    or by another, or in another session, does not open. Each process helps to draw ``session``.
     """
 
     def __init__(self, secret: bytes | None, session: bytes = b""):
@@ -147,11 +127,7 @@ class Seal:
         return self._tag(place, sender, sealed) + sealed
 
     def open(self, place: bytes, sender: int, sealed: bytes) -> bytes:
-        """Returns the message.
-
-        Raises:
-          RuntimeError: if it is not the one that was sealed for this place.
-        """
+        """Returns the message, or raises if it is not the one that was sealed for this place."""
         tag, sealed = sealed[:TAG], sealed[TAG:]
         if not hmac.compare_digest(tag, self._tag(place, sender, sealed)):
             raise RuntimeError(

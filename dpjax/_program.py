@@ -28,7 +28,7 @@ class Program(NamedTuple):
     """What a function computes.
 
     Args:
-      digest: SHA-256 of the traced program and its constants.
+      digest: of the traced program and its constants.
       traced: constants that are tracers of a transformation around it, such as a number that
         ``vmap`` runs over: they have no bytes, and are not in the digest.
       shapes: of the constants.
@@ -46,15 +46,10 @@ def trace(function: Callable[..., Any], *arguments: Any) -> Program:
     """Returns the program of ``function``, traced anew: what it reads may have changed.
 
     Two functions of one digest are the same program; the same function written otherwise may have
-    another.
-
-    The arguments are arrays or their shapes.
+    another. The arguments are arrays or their shapes.
 
     Raises:
       CallsPython: for a function that calls back into Python, whose code no trace holds.
-
-    >>> trace(lambda w: 2 * w, 1.0).digest == trace(lambda w: 3 * w, 1.0).digest
-    False
     """
     # JAX keeps the program of a function that it knows, even if what that reads has changed.
     closed = jax.make_jaxpr(lambda *arguments: function(*arguments))(*arguments)
@@ -73,11 +68,7 @@ def program_hash(*traced: tuple[Callable[..., Any], tuple[Any, ...]]) -> str:
 
 
 def sha256(*words: str) -> str:
-    """Returns the SHA-256 of several words, which no other words give.
-
-    >>> sha256("ab", "c") == sha256("a", "bc")
-    False
-    """
+    """Returns the SHA-256 of several words, which no other words give, as ("ab", "c") does not."""
     return hashlib.sha256(repr(words).encode()).hexdigest()
 
 

@@ -3,7 +3,7 @@
 import difflib
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,7 @@ def shown(value: Any) -> str:
 
 def positive(name: str, value: Any) -> float:
     """Returns ``value`` as a float, or raises if it is not a finite number above 0."""
-    number = _number(name, value)
-    if not (math.isfinite(number) and number > 0):
-        raise ValueError(f"{name} must be a finite number above 0, got {shown(value)}.")
-    return number
+    return _number(name, value, lambda number: 0 < number < math.inf, "a finite number above 0")
 
 
 def normal(name: str, value: Any) -> float:
@@ -68,43 +65,31 @@ def clip_norm(name: str, value: Any) -> float:
 
 def finite(name: str, value: Any) -> float:
     """Returns ``value`` as a float, or raises if it is not a finite number."""
-    number = _number(name, value)
-    if not math.isfinite(number):
-        raise ValueError(f"{name} must be a finite number, got {shown(value)}.")
-    return number
+    return _number(name, value, math.isfinite, "a finite number")
 
 
 def non_negative(name: str, value: Any) -> float:
     """Returns ``value`` as a float, or raises if it is not a finite number of at least 0."""
-    number = _number(name, value)
-    if not (math.isfinite(number) and number >= 0):
-        raise ValueError(f"{name} must be a finite number of at least 0, got {shown(value)}.")
-    return number
+    return _number(
+        name, value, lambda number: 0 <= number < math.inf, "a finite number of at least 0"
+    )
 
 
 def open_unit(name: str, value: Any) -> float:
     """Returns ``value`` as a float, or raises if it is not strictly between 0 and 1."""
-    number = _number(name, value)
-    if not 0 < number < 1:
-        raise ValueError(f"{name} must be strictly between 0 and 1, got {shown(value)}.")
-    return number
+    return _number(name, value, lambda number: 0 < number < 1, "strictly between 0 and 1")
 
 
 def closed_unit(name: str, value: Any) -> float:
     """Returns ``value`` as a float, or raises if it is not from 0 to 1."""
-    number = _number(name, value)
-    if not 0 <= number <= 1:
-        raise ValueError(f"{name} must be from 0 to 1, got {shown(value)}.")
-    return number
+    return _number(name, value, lambda number: 0 <= number <= 1, "from 0 to 1")
 
 
 def decay(name: str, value: Any) -> float:
     """Returns ``value`` as a float, or raises if it is not from 0 to below 1 once in float32."""
-    number = _number(name, value)
     # At 1, to which float32 rounds what is just below it, nothing is ever forgotten.
-    if not (0 <= number < 1 and np.float32(number) < 1):
-        raise ValueError(f"{name} must be at least 0 and below 1 in float32, got {shown(value)}.")
-    return number
+    what = "at least 0 and below 1 in float32"
+    return _number(name, value, lambda number: 0 <= number < 1 and np.float32(number) < 1, what)
 
 
 def interval(name: str, pair: Any) -> tuple[float, float]:
@@ -197,15 +182,17 @@ def word(name: str, value: Any) -> str:
     return value
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: Any, holds: Callable[[float], Any], what: str) -> float:
     # float() reads text too, and text that holds a number is a mistake further up.
     if isinstance(value, bool | str | bytes | bytearray) or value is None:
         raise ValueError(f"{name} must be a number, got {shown(value)}.")
     try:
-        return float(value)
+        number = float(value)
     except OverflowError:
-        raise ValueError(
-            f"{name} must be a number that float64 can hold, got {shown(value)}."
-        ) from None
+        what = "a number that float64 can hold"
+        raise ValueError(f"{name} must be {what}, got {shown(value)}.") from None
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be a number, got {shown(value)}.") from None
+    if not holds(number):
+        raise ValueError(f"{name} must be {what}, got {shown(value)}.")
+    return number

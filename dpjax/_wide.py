@@ -61,20 +61,12 @@ def _on_device(leaf: Any) -> Array:
 
 
 def wide_dtype(*trees: PyTree) -> jnp.dtype:
-    """Returns the dtype to measure and add in: that of the leaves, but at least float32.
-
-    >>> wide_dtype(jnp.zeros(2, jnp.bfloat16))
-    dtype('float32')
-    """
+    """Returns the dtype to measure and add in: that of the leaves, but at least float32."""
     return jnp.result_type(jnp.float32, *jax.tree.leaves(trees))
 
 
 def at_least_float32(tree: PyTree) -> Any:
-    """Returns ``tree`` with every leaf in its dtype, but at least float32.
-
-    >>> at_least_float32(jnp.bfloat16(1.5))
-    Array(1.5, dtype=float32)
-    """
+    """Returns ``tree`` with every leaf in its dtype, but at least float32."""
     return jax.tree.map(lambda leaf: leaf.astype(wide_dtype(leaf.dtype)), tree)
 
 
@@ -166,6 +158,6 @@ def sum_in_float64(parts: Array) -> Array:
         return added
 
 
-def to_expansion(value: Array) -> Expansion:
-    """Returns an array of any floating dtype as ``Expansion``."""
-    return Expansion((at_least_float32(value),))
+def to_expansion(value: Array | Expansion) -> Expansion:
+    """Returns an array of any floating dtype as ``Expansion``, and an ``Expansion`` itself."""
+    return value if isinstance(value, Expansion) else Expansion((at_least_float32(value),))

@@ -182,9 +182,7 @@ def leads() -> bool:
 def mesh_of(data: Any) -> tuple[Any, Mesh | None]:
     """Returns the data alone, and the mesh over which their records are to be spread, if any.
 
-    Args:
-      data: from ``shard``, or anything ``solve`` takes: arrays whose leading axis lies on several
-        devices by a ``NamedSharding`` are spread over these.
+    Of ``shard``, or of arrays whose leading axis lies on several devices by a ``NamedSharding``.
     """
     if isinstance(data, Sharded):
         return data.data, data.mesh

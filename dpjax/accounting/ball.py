@@ -8,7 +8,6 @@ import numpy as np
 from scipy import special
 
 from dpjax import _validate
-from dpjax._lazy import dp_accounting
 from dpjax._typing import Relation
 from dpjax.accounting.release import Release
 from dpjax.accounting.sampled_releases import BatchRelease, Subsets
@@ -76,9 +75,8 @@ def ball_radius(distance: float, delta: float, dimension: int) -> float:
     dimension = _validate.positive_int("dimension", dimension)
     root = math.sqrt(float(special.betaincinv(0.5, (dimension + 1) / 2, delta)))
     # The inverse may underflow, or be off: then from the delta of small distances, which is larger.
-    log_beta = float(special.betaln(0.5, (dimension + 1) / 2))
     # I_x(1/2, b) <= 2 sqrt(x) / B(1/2, b) for b >= 1, so delta is met if sqrt(x) is at most this.
-    least = delta * math.exp(log_beta) / 2
+    least = delta * math.exp(float(special.betaln(0.5, (dimension + 1) / 2))) / 2
     radius = distance / (2 * min(max(root, least), 1 - 1e-12))
     # The step doubles, so that the loop ends however far off the inverse was.
     step = _ROUNDING
@@ -156,7 +154,8 @@ class BallRelease(Release):
     )
 
     def validate(self) -> None:
-        object.__setattr__(self, "dimension", _validate.positive_int("dimension", self.dimension))
+        super().validate()  # of a batch
+        self._check(_validate.positive_int, "dimension")
         # It raises where the balls do not overlap.
         ball_delta(self.sensitivity, self.radius, self.dimension)
 
@@ -167,8 +166,8 @@ class BallRelease(Release):
 
     @property
     def probability(self) -> float:
-        """The probability with which a record is in a batch: 1."""
-        return 1.0
+        """The probability with which a record is in a batch."""
+        return getattr(self, "sampling_probability", 1.0)
 
     @property
     def total_variation(self) -> float:
@@ -182,24 +181,19 @@ class BallRelease(Release):
 
     def certain_delta(self, factor: float = 1.0) -> float:
         # Unlike the release itself, one of less noise may have balls that are apart.
-        radius = factor * self.radius
-        apart = self.sensitivity >= 2 * radius
-        delta = 1.0 if apart else ball_delta(self.sensitivity, radius, self.dimension)
+        radius, delta = factor * self.radius, 1.0
+        if self.sensitivity < 2 * radius:
+            delta = ball_delta(self.sensitivity, radius, self.dimension)
         return ball_composition(delta * self.probability, self.count)
 
     def privacy_loss(self, relation: Relation) -> None:
-        # ``certain_delta`` is the whole loss.
-        return None
+        """Returns None: ``certain_delta`` is the whole loss."""
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
         raise ValueError(
             f"ball noise, as of {self.name!r}, has no finite Renyi divergence: some answers "
             "distinguish neighbours with certainty. Use accountant='pld'."
         )
-
-    @property
-    def dp_event(self) -> "dp_accounting.DpEvent":
-        return dp_accounting.UnsupportedDpEvent()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -208,14 +202,6 @@ class PoissonBallRelease(BallRelease, BatchRelease):
 
     sampling: ClassVar[str] = "poisson"
     fields_determine_loss: ClassVar[bool] = True
-
-    def validate(self) -> None:
-        BatchRelease.validate(self)
-        BallRelease.validate(self)
-
-    @property
-    def probability(self) -> float:
-        return self.sampling_probability
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -61,8 +61,7 @@ class NumberOfTrials:
     The probability of k is in proportion to r^k Gamma(k + shape) / k!, a truncated negative
     binomial: ``shape=1`` is the geometric distribution, 0 the logarithmic one. In proportion to
     r^k / k! it is Poisson's (``shape=math.inf``). The number r is the one of the declared mean. K
-    is never 0, and never above the cap: what is accounted is this distribution, not the one without
-    a cap.
+    is never 0, and never above the cap: what is accounted is this distribution, with its cap.
 
     Args:
       mean: expected number of trainings, above 1; ``expected`` is the one of what is drawn.
@@ -95,9 +94,8 @@ class NumberOfTrials:
                 f"trials must be above 1 and below the cap, and cap at most {_MOST:,}, got "
                 f"trials={mean:g} and cap={cap}."
             )
-        object.__setattr__(self, "mean", mean)
-        object.__setattr__(self, "cap", cap)
-        object.__setattr__(self, "shape", float(shape))
+        for name, value in (("mean", mean), ("cap", cap), ("shape", float(shape))):
+            object.__setattr__(self, name, value)
         if shape != math.inf and mean > (largest := _mean_of(_log_weights(cap, shape))):
             raise ValueError(
                 f"trials={mean:g} is too close to cap={cap}: a truncated negative binomial of "
@@ -134,8 +132,7 @@ class NumberOfTrials:
 
     def derivative(self, x: np.ndarray) -> np.ndarray:
         """Returns f'(x) of the probability generating function f(x) = E[x^K], x from 0 to 1."""
-        coefficients = self.probabilities * np.arange(1, self.cap + 1)
-        return np.polyval(coefficients[::-1], x)
+        return np.polyval((self.probabilities * np.arange(1, self.cap + 1))[::-1], x)
 
 
 def default_cap(mean: float) -> int:
@@ -263,10 +260,8 @@ def _corners(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
         while intercept > lines[-1][0] and len(lines) > 1:
             (last, its_fall), (before, earlier) = lines[-1], lines[-2]
             # The last one is largest nowhere if this one meets it after that one did.
-            crossed = (intercept - last) * (its_fall - earlier) >= (last - before) * (
-                fall - its_fall
-            )
-            if not crossed:
+            rise, rise_before = intercept - last, last - before
+            if rise * (its_fall - earlier) < rise_before * (fall - its_fall):
                 break
             lines.pop()
         if intercept > lines[-1][0]:

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import warnings
-from typing import get_args
+from typing import Any, get_args
 
 from dpjax import _validate
 from dpjax._typing import Relation
@@ -22,8 +22,7 @@ def records_moved(relation: Relation) -> int:
         ``"add_or_remove_one"`` (n is private) or ``"replace_one"`` (one record becomes another).
 
     Returns:
-      2 for ``"replace_one"``, else 1: the l2 sensitivity of a sum of contributions of norm at most
-      C is this many times C.
+      2 for ``"replace_one"``, else 1: the l2 sensitivity of sums of parts of norm at most 1.
 
     Raises:
       ValueError: if the relation is not one of the three.
@@ -82,12 +81,17 @@ class PrivacyBudget:
         for remark in remarks(self.epsilon, self.delta):
             warnings.warn(remark, UserWarning, stacklevel=3)  # the line that declares it
 
+    @staticmethod
+    def check(budget: Any) -> None:
+        """Raises a ``ValueError`` for what is no budget."""
+        if not isinstance(budget, PrivacyBudget):
+            raise ValueError(
+                f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
+            )
+
     def _repr_html_(self) -> str:
-        rows = (
-            ("epsilon", f"{self.epsilon:.6g}"),
-            ("delta", f"{self.delta:.6g}"),
-            ("relation", self.relation),
-        )
+        numbers = [(name, f"{getattr(self, name):.6g}") for name in ("epsilon", "delta")]
+        rows = (*numbers, ("relation", self.relation))
         return cards.to_html(cards.Card("Privacy budget", rows))
 
 

@@ -53,8 +53,7 @@ def calibrate(
     def fits(scale: float) -> bool:
         return over(scale) <= 0
 
-    # Bracketed within a factor of 2, because far too little noise needs a very large grid of
-    # losses.
+    # Bracketed within a factor of 2: far too little noise needs a very large grid of losses.
     high = 1.0
     while not fits(high):
         high *= 2
@@ -82,6 +81,20 @@ def calibrate(
         # The grids of sampled events differ a little between scales: the step must outgrow that.
         scale, step = round_up(scale * (1 + step)), 2 * step
     return scale
+
+
+def smallest(fits: Callable[[float], bool], largest: float, tolerance: float = 0.0) -> float:
+    """Returns the smallest number that fits, rounded up, or infinity beyond about ``largest``."""
+    low, high = 0.0, 1.0
+    while not fits(high):
+        low, high = high, 2 * high
+        if high > largest:
+            return math.inf
+    while high - low > max(tolerance * high, 2.0**-100) and np.nextafter(low, high) < high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    # The upper end of the bracket, which was checked to fit.
+    return high
 
 
 def round_up(value: float) -> float:
@@ -118,8 +131,7 @@ def gaussian_multiplier(
       noise_draws: numbers in each release, by default up to 2^24; see ``Release``.
 
     Returns:
-      Standard deviation over sensitivity; with a sampler that draws, over the bound on one record's
-      contribution (see ``Release``).
+      Standard deviation over sensitivity; with a sampler that draws, over C, see ``Release``.
 
     Raises:
       ValueError: as ``calibrate``, or if the sampler has no accounting for the budget's relation.
@@ -130,11 +142,9 @@ def gaussian_multiplier(
     >>> round(gaussian_multiplier(budget, 40), 2)
     22.07
     """
-    make_release = (
-        events.Release
-        if sampler is None
-        else functools.partial(sampler.release, relation=budget.relation)
-    )
+    make_release: Any = events.Release
+    if sampler is not None:
+        make_release = functools.partial(sampler.release, relation=budget.relation)
 
     def event(scale: float) -> events.Event:
         release = make_release("gaussian", count, noise_multiplier=scale)

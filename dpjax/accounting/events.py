@@ -1,10 +1,10 @@
 """``Event``: all releases of a training, and ``epsilon``, which accounts for them."""
 
+import collections
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from scipy import special
@@ -15,7 +15,7 @@ from dpjax._typing import Relation
 from dpjax.accounting import budget as _budget
 from dpjax.accounting import losses, pld
 from dpjax.accounting.noise_draws import charged_deltas, charged_epsilon
-from dpjax.accounting.release import Release
+from dpjax.accounting.release import PrivacyLoss, Release, mu_squared
 
 ACCOUNTANTS = ("pld", "rdp")
 """Accountants of ``epsilon``: privacy loss distributions, and Renyi DP."""
@@ -37,8 +37,7 @@ class Event:
       releases: at least one ``Release``.
       relation: the neighbouring relation whose sensitivities the multipliers refer to.
 
-    Privacy: accounting only; nothing is released here. An event answers for its own relation and
-    raises for another one.
+    Privacy: accounting only; nothing is released. An event answers for its own relation alone.
 
     >>> event = Event((Release("gradient", 16, noise_multiplier=20.0),), "zero_out")
     >>> event.gaussian_mu
@@ -70,8 +69,7 @@ class Event:
                 "sampled releases, selections and ball noise have no mu-GDP description that is "
                 "exact; call epsilon(event, delta, relation)."
             )
-        # fsum rounds once, so that the order of the releases does not change mu.
-        return math.sqrt(math.fsum(r.count / r.noise_multiplier**2 for r in self.releases))
+        return math.sqrt(mu_squared(self.releases))
 
     @property
     def failure_probability(self) -> float:
@@ -93,11 +91,14 @@ class Event:
         drawn = (release for release in self.releases if release.noise_draws)
         return tuple((one.count * one.noise_draws, one.noise_multiplier) for one in drawn)
 
+    def each(self, change: Callable[[Release], Release]) -> "Event":
+        """Returns the event of what ``change`` makes of each release."""
+        return Event(tuple(map(change, self.releases)), self.relation)
+
     @property
     def with_exact_noise(self) -> "Event":
         """The same releases, nothing charged for how their noise is drawn."""
-        exact = (dataclasses.replace(release, noise_draws=0) for release in self.releases)
-        return Event(tuple(exact), self.relation)
+        return self.each(lambda release: dataclasses.replace(release, noise_draws=0))
 
     @property
     def dp_event(self) -> "dp_accounting.DpEvent":
@@ -130,8 +131,7 @@ def compose(events: Iterable[Event]) -> Event:
     relations = {event.relation for event in events}
     if len(relations) != 1:
         raise ValueError(
-            "events built for different relations, and none at all, cannot be composed: "
-            f"{sorted(relations)}."
+            f"different relations, and none at all, do not compose: {sorted(relations)}."
         )
     return Event(tuple(r for event in events for r in event.releases), events[0].relation)
 
@@ -145,8 +145,7 @@ def epsilon(event: Event, delta: float, relation: Relation, accountant: str = "p
       relation: must be the one the event was built for.
       accountant: ``"pld"`` (the closed form of Gaussian differential privacy while nothing is
         sampled or selected, exact; else privacy loss distributions, rounded up) or ``"rdp"``
-        (Renyi, looser, from ``dp_accounting``; none is known for Poisson batches under
-        ``replace_one``).
+        (Renyi, looser, from ``dp_accounting``; none for Poisson batches under ``replace_one``).
 
     Returns:
       An epsilon, never below the true one. Ball noise alone has 0 or, below its delta, infinity;
@@ -196,10 +195,10 @@ def _exact_epsilon(event: Event, delta: float, accountant: str) -> float:
 
 
 def deltas(event: Event, epsilons: np.ndarray, scale: float = 1.0) -> np.ndarray:
-    """Returns an upper bound on the delta that ``event`` spends at each of ``epsilons``.
+    """Returns an upper bound on the delta that ``event`` spends at each of ``epsilons``, from 0 on.
 
-    For either order of the neighbours; exact for unsampled, exact Gaussians. Epsilons are at least
-    0; ``scale`` is the noise, relative to that of the event: audits ask how much there is.
+    For either order of the neighbours; exact for unsampled, exact Gaussians. ``scale`` is the
+    noise, relative to that of the event: audits ask how much there is.
     """
     # Tails are charged by the noise multiplier, which the scale changes too.
     scaled = [(n, scale * noise) for n, noise in event.noise_numbers]
@@ -245,18 +244,14 @@ def renyi(event: Event, order: float) -> float:
     return float(renyi_divergences(event.releases, event.relation, orders)[0])
 
 
-class _Piece(NamedTuple):
-    """``count`` releases whose losses have one distribution."""
-
-    kind: Callable
-    numbers: tuple[float, ...]
-    count: int
+_Piece = tuple[PrivacyLoss, int]
+"""A loss, and how many releases have it."""
 
 
 def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -> float:
-    """Returns the epsilon that ``releases`` spend together, from their privacy losses.
+    """Returns the epsilon that ``releases`` spend together, never below the true one.
 
-    It is never below the true one: the losses are rounded such that they dominate, rounding in the
+    Privacy losses are rounded such that they dominate, rounding in the
     transforms is charged to delta, and so is the overflow of the batches. Infinite where that
     charge leaves nothing of delta at any epsilon this noise could give; an error where it exceeds
     delta whatever the noise. Ball noise of total variation t is dominated by losses 0 and infinity,
@@ -274,7 +269,7 @@ def pld_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
         return 0.0 if not pieces and certain + failed <= delta else math.inf
     profiles = _profiles(tuple(pieces), relation == "replace_one")
     composed = sum(release.count for release in releases if release.privacy_loss(relation))
-    extra = _ROUNDING * composed + _constant_charge(releases) + certain
+    extra = _ROUNDING * composed + math.fsum(r.constant_charge for r in releases) + certain
 
     def find(allowed: float) -> float:
         return max(profile.epsilon(allowed) for profile in profiles)
@@ -294,7 +289,8 @@ def pld_deltas(
     if lossy:
         profiles = _profiles(tuple(_pieces(lossy, relation)), relation == "replace_one")
         delta = delta + np.max([profile.delta(epsilons) for profile in profiles], axis=0)
-        delta = delta + _ROUNDING * sum(r.count for r in lossy) + _constant_charge(lossy)
+        delta = delta + _ROUNDING * sum(r.count for r in lossy)
+        delta = delta + math.fsum(r.constant_charge for r in lossy)
     failed = math.fsum(release.growing_charge for release in releases)
     return np.minimum(delta + (1 + np.exp(epsilons)) * failed, 1.0)
 
@@ -306,7 +302,7 @@ def rdp_epsilon(releases: Sequence[Release], relation: Relation, delta: float) -
     def find(allowed: float) -> float:
         return float(dp_accounting.rdp.compute_epsilon(ORDERS, divergences.tolist(), allowed)[0])
 
-    return _with_failures(find, releases, delta, _constant_charge(releases))
+    return _with_failures(find, releases, delta, math.fsum(r.constant_charge for r in releases))
 
 
 def renyi_divergences(
@@ -327,7 +323,7 @@ def renyi_divergences(
 
 
 def _with_failures(
-    find: Callable[[float], float], releases: Sequence[Release], delta: float, extra: float = 0.0
+    find: Callable[[float], float], releases: Sequence[Release], delta: float, extra: float
 ) -> float:
     """The smallest e with delta(e) + slack + (1 + exp(e)) sum of failures <= delta."""
     overflow = math.fsum(release.growing_charge for release in releases)
@@ -360,27 +356,23 @@ def _compose(certain: Iterable[float]) -> float:
     return -math.expm1(math.fsum(math.log1p(-delta) for delta in deltas)) if deltas else 0.0
 
 
-def _constant_charge(releases: Sequence[Release]) -> float:
-    return math.fsum(release.constant_charge for release in releases)
-
-
 def _pieces(releases: Sequence[Release], relation: Relation) -> list[_Piece]:
-    counts: dict[tuple, int] = {}
+    counts = collections.Counter[PrivacyLoss]()
     squares = 0.0
     for release in releases:
         if release.is_gaussian:
             squares += release.count / release.noise_multiplier**2
         elif loss := release.privacy_loss(relation):
-            counts[loss] = counts.get(loss, 0) + release.count
-    pieces = [_Piece(kind, numbers, count) for (kind, numbers), count in counts.items()]
+            counts[loss] += release.count
     # Unsampled, the pair N(0, 1), N(mu, 1) does not know which relation gave mu.
-    return pieces + ([_Piece(losses.gaussian, (math.sqrt(squares),), 1)] if squares else [])
+    gaussian = losses.gaussian, (math.sqrt(squares),)
+    return [*counts.items(), *([(gaussian, 1)] if squares else [])]
 
 
 def _gap(pieces: Sequence[_Piece]) -> float:
     """Distance of grid points: fine for one loss, and few enough of them."""
-    known = [losses.deviation_and_span(p.kind, *p.numbers) for p in pieces]
-    counts = [piece.count for piece in pieces]
+    known = [losses.deviation_and_span(kind, *numbers) for (kind, numbers), _ in pieces]
+    counts = [count for _, count in pieces]
     variance = math.fsum(c * d**2 for c, (d, _) in zip(counts, known, strict=True)) / sum(counts)
     fine = min(math.sqrt(variance) / _FINENESS, _COARSEST)
     gap = max(fine, max(span for _, span in known) / _LARGEST_ONE)
@@ -393,12 +385,12 @@ def _profiles(pieces: tuple[_Piece, ...], symmetric: bool) -> list[pld.Profile]:
     gap = _gap(pieces)
     while True:
         directions: list[list[pld.PrivacyLossDistribution]] = [[]] if symmetric else [[], []]
-        for kind, numbers, _ in pieces:
+        for (kind, numbers), _ in pieces:
             single = kind(*numbers, gap)
             both = (single,) * 2 if isinstance(single, pld.PrivacyLossDistribution) else single
             for direction, loss in zip(directions, both, strict=False):
                 direction.append(loss)
-        counts = [piece.count for piece in pieces]
+        counts = [count for _, count in pieces]
         width = max(sum(map(pld.width, direction, counts)) for direction in directions)
         if width <= _LARGEST:
             break

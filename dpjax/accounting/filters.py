@@ -38,7 +38,7 @@ import dataclasses
 import functools
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,6 +48,7 @@ from dpjax._lazy import dp_accounting
 from dpjax.accounting.budget import PrivacyBudget
 from dpjax.accounting.events import Event, Release, epsilon, renyi, renyi_divergences
 from dpjax.accounting.noise_draws import LOG_BETA, TAIL, charge, tails
+from dpjax.accounting.release import mu_squared
 from dpjax.accounting.search import accounting_key
 
 Cost = tuple[float, float]
@@ -64,6 +65,7 @@ _MULTIPLES = 1000
 _SHARE = 2.0**-10
 # Noise, relative to a run's own, beyond which advising it is of no use; what is called nothing.
 _MOST_NOISE, _LITTLE = 2.0**20, 1e-4
+_OTHER = "give it a ledger of its own, whose budget adds to this one"
 
 
 class Limits(NamedTuple):
@@ -178,7 +180,7 @@ class Books:
             if taken and set(taken) <= set(limits.steps):
                 own = max(taken[step] / limits.steps[step] for step in taken)
         elif event.is_gaussian:
-            own = math.fsum(r.count / r.noise_multiplier**2 for r in event.releases)
+            own = mu_squared(event.releases)
         elif not (self.both or limits.renyi):
             raise ValueError(
                 "this ledger admits unsampled Gaussian releases only, and this run samples or "
@@ -241,10 +243,9 @@ class Books:
 
     def _holds_alone(self, run: Event) -> bool:
         """Whether a run with all that it draws stays within the declared budget by itself."""
-        try:
+        with contextlib.suppress(ValueError):  # of one that is accounted by Renyi DP alone
             return epsilon(run, self.declared.delta, run.relation) <= self.declared.epsilon
-        except ValueError:  # of one that is accounted by Renyi DP alone
-            return False
+        return False
 
     def price(
         self, event: Event, limits: Limits, before: list[Cost], booked: tuple[int, float]
@@ -255,7 +256,7 @@ class Books:
         """
 
         def noisier(factor: float) -> Event:
-            return _scaled(event, factor)
+            return event.each(lambda release: release.scaled(factor))
 
         def holds(event: Event) -> bool:
             fixed = limits if before or not self.both else self.limits(event)
@@ -270,16 +271,16 @@ class Books:
             return cost
         # A run that needs the whole budget is one that would exceed it with a little less noise.
         alone = not before and self._holds_alone(whole)
-        if alone and not (fits and self._holds_alone(_scaled(whole, 0.9))):
+        if alone and not (fits and self._holds_alone(whole.each(lambda one: one.scaled(0.9)))):
             return ALL, ALL
         if fits:
             raise ValueError(
                 f"this run draws {whole.noise_draws:,} numbers of noise, beside {booked[0]:,} of "
-                "other runs, more than this ledger is charged for: give it a ledger of its own, "
-                "whose budget adds to this one, or say how many an update has, where that is not "
-                "2**24 (dimension=); with more noise in each step their tails cost less."
+                f"other runs, more than this ledger is charged for: {_OTHER}, or say how many "
+                "an update has, where that is not 2**24 (dimension=); with more noise in each step "
+                "their tails cost less."
             )
-        if holds(Event(tuple(r.without_failures() for r in event.releases), event.relation)):
+        if holds(event.each(lambda release: release.without_failures())):
             raise ValueError(
                 "batches of this run exceed their maximum size with probability "
                 f"{event.failure_probability:.3g}, which is too much; raise the "
@@ -297,19 +298,12 @@ class Books:
             most = self.declared.epsilon if first else rounded_down(most * (1 - 1e-4))
         words = f"this run would exceed the budget. Left: {self.advice(limits, before)}."
         if noisier(2.0) == event:
-            words += (
-                " It is spent already: give it a ledger of its own, whose budget adds to this one."
-            )
+            words += f" It is spent already: {_OTHER}."
         elif most > 2 * self.budget.delta:
             words += f" Calibrate the run to epsilon {most:g} at delta {self.declared.delta:g}."
         elif before and high == _MOST_NOISE:
-            words += " No noise makes it fit: plan such a run before the first one, or give it a "
-            words += "ledger of its own, whose budget adds to this one."
+            words += f" No noise makes it fit: plan such a run before the first one, or {_OTHER}."
         raise ValueError(words)
-
-
-def _scaled(event: Event, factor: float) -> Event:
-    return Event(tuple(release.scaled(factor) for release in event.releases), event.relation)
 
 
 def steps(event: Event) -> dict[str, int]:
@@ -317,21 +311,21 @@ def steps(event: Event) -> dict[str, int]:
 
     Nothing for one with a release whose class does not state ``fields_determine_loss``.
     """
-    return _by_step(event, [release.count for release in event.releases])
+    return _by_step(event, lambda release: release.count)
 
 
 def drawn(event: Event) -> dict[str, int]:
     """Returns how many numbers of noise an event draws for each of its ``steps``."""
-    return _by_step(event, [release.count * release.noise_draws for release in event.releases])
+    return _by_step(event, lambda release: release.count * release.noise_draws)
 
 
-def _by_step(event: Event, amounts: Iterable[int]) -> dict[str, int]:
+def _by_step(event: Event, amount: Callable[[Release], int]) -> dict[str, int]:
     found = collections.Counter[str]()
-    for release, amount in zip(event.releases, amounts, strict=True):
+    for release in event.releases:
         if not _fields_determine_loss(release):
             return {}
-        one = repr(accounting_key([dataclasses.replace(release, count=1, noise_draws=0)]))
-        found[hashlib.sha256(one.encode()).hexdigest()] += amount
+        one = repr(accounting_key((dataclasses.replace(release, count=1, noise_draws=0),)))
+        found[hashlib.sha256(one.encode()).hexdigest()] += amount(release)
     return dict(found)
 
 
@@ -349,11 +343,10 @@ def _own_limit(first: Event, budget: PrivacyBudget) -> float:
 
     def fits(steps: int) -> bool:
         with contextlib.suppress(ValueError):  # made once, or a delta below what is charged
-            releases = tuple(
-                dataclasses.replace(release, count=-(-release.count * steps // whole))
-                for release in first.releases
+            multiple = first.each(
+                lambda one: dataclasses.replace(one, count=-(-one.count * steps // whole))
             )
-            return epsilon(Event(releases, first.relation), budget.delta, first.relation) <= limit
+            return epsilon(multiple, budget.delta, first.relation) <= limit
         return False
 
     low, high = 0, whole

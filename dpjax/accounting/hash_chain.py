@@ -25,17 +25,16 @@ class LedgerError(ValueError):
 
 
 class HashChain(NamedTuple):
-    """The checked content of a ledger file."""
+    """The checked content of a ledger file: its lines and their hashes, ``size`` bytes in all.
+
+    The ``head`` is the last hash; in a ``torn`` file an incomplete line follows.
+    """
 
     lines: tuple[dict[str, Any], ...]
     head: str
-    """Hash of the last line. A copy kept elsewhere shows later whether lines were removed."""
     digests: tuple[str, ...]
-    """Hash of every line."""
     size: int
-    """Number of bytes of complete lines."""
     torn: bool
-    """Whether an incomplete line follows them."""
 
 
 def parse(content: bytes, name: str = "ledger") -> HashChain:
@@ -85,8 +84,7 @@ class HashChainFile:
     the threads that share this object. A forked process would share the file lock, which would
     then exclude neither of the two: it does not inherit the file.
 
-    ``first`` is the content of the first line of a new file; None opens one that exists. A file
-    that is damaged, or open somewhere else for writing, raises a ``LedgerError``.
+    ``first`` is the content of the first line of a new file; None opens one that exists.
     """
 
     def __init__(self, path: str | os.PathLike, first: dict[str, Any] | None = None):
@@ -126,15 +124,11 @@ class HashChainFile:
             raise
 
     def append(self, decide: Callable[[], dict[str, Any] | None]) -> None:
-        """Appends the line that ``decide`` returns, and returns once it is on the disk.
+        """Appends the line that ``decide`` returns, None for none, and returns once it is on disk.
 
-        ``decide`` returns the line, or None for none; it may read ``chain``, and must not append.
-        No other thread can append between its decision and the line.
-
-        Raises:
-          OSError: if writing failed; the line is taken back and the file is closed, because a disk
-            that failed once may report success for what it has lost.
-          LedgerError: if the file is closed, or was opened by another process.
+        It may read ``chain``, and must not append. No other thread can append between its decision
+        and the line. If writing fails the line is taken back and the file is closed, because a disk
+        that failed once may report success for what it has lost.
         """
         # Before the lock, which a thread of the other process may have held when it forked.
         if self._process != os.getpid():
@@ -165,13 +159,9 @@ class HashChainFile:
         head = _digest(added.strip(b"\n"))
         try:
             _durable.write_all(descriptor, added)
-            self.chain = HashChain(
-                (*written.lines, {"previous": written.head, **content}),
-                head,
-                (*written.digests, head),
-                written.size + len(added),
-                False,
-            )
+            lines = (*written.lines, {"previous": written.head, **content})
+            digests, size = (*written.digests, head), written.size + len(added)
+            self.chain = HashChain(lines, head, digests, size, torn=False)
         except BaseException:
             # Also on Ctrl-C: a line of which nobody knows if it is whole must not stay.
             with contextlib.suppress(OSError):
@@ -193,36 +183,30 @@ class HashChainFile:
         with self._lock:
             self._let_go()
 
-    def disown(self) -> None:
-        """Closes the file in a forked process; the parent keeps the lock."""
-        self._let_go()
-        # Another thread may have held it, and there is no such thread here.
-        self._lock = threading.Lock()
-
 
 _OPEN: "weakref.WeakSet[HashChainFile]" = weakref.WeakSet()
 
 
-def _disown_all() -> None:
+def _disown() -> None:
+    """Closes all files in a forked process; the parent keeps their locks."""
     for file in tuple(_OPEN):
-        file.disown()
+        file._let_go()
+        # Another thread may have held it, and there is no such thread here.
+        file._lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_disown_all)
+os.register_at_fork(after_in_child=_disown)
 
 
 def _unseal(raw: bytes, previous: str) -> dict[str, Any] | None:
     try:
-        line_read = json.loads(raw)
+        content = {k: v for k, v in json.loads(raw).items() if k not in ("previous", "seal")}
         # Byte for byte: JSON has many ways to write what means the same.
-        if line(
-            {k: v for k, v in line_read.items() if k not in ("previous", "seal")}, previous
-        ) != (raw + b"\n"):
-            return None
+        if line(content, previous) == raw + b"\n":
+            return {"previous": previous, **content}
     except (ValueError, TypeError, AttributeError, RecursionError):
-        return None
-    del line_read["seal"]
-    return line_read
+        pass
+    return None
 
 
 def _dump(content: dict[str, Any]) -> bytes:

@@ -90,18 +90,13 @@ class Ledger(HasCard):
           ValueError: if the budget admits nothing at that order; for parts under ``replace_one``.
           FileExistsError: if the file exists.
         """
-        if not isinstance(budget, PrivacyBudget):
-            raise ValueError(
-                f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
-            )
+        PrivacyBudget.check(budget)
         if unsampled and renyi_order is not None:
             raise ValueError("unsampled=True needs no renyi_order; pass one of them.")
-        if parts and not (
-            isinstance(parts, list | tuple) and len({*map(str, parts)}) == len(parts) > 1
-        ):
-            raise ValueError(
-                f"parts must be two or more different names, got {_validate.shown(parts)}."
-            )
+        listed = isinstance(parts, list | tuple)
+        if parts and not (listed and len({*map(str, parts)}) == len(parts) > 1):
+            got = _validate.shown(parts)
+            raise ValueError(f"parts must be two or more different names, got {got}.")
         if parts and budget.relation == "replace_one":
             raise ValueError(
                 "parts must be disjoint, and under 'replace_one' a replaced record may move to "
@@ -327,8 +322,7 @@ class Ledger(HasCard):
 
         Raises:
           ValueError: as ``check``; for several events, a parent not here, or a run id in use.
-          LedgerError: if the ledger is closed, was opened to read, or was opened by the process
-            from which this one was forked.
+          LedgerError: if the ledger is closed, opened to read, or opened before a fork.
           OSError: if it cannot be written. Then nothing may be released.
         """
         if not isinstance(event, Event):

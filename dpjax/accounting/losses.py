@@ -4,6 +4,7 @@ Every function takes ``mu``, one over the noise multiplier of the pair (for a se
 of its log-ratios), and ``gap``, the distance of the grid points.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -86,9 +87,6 @@ def anchored(
     def parts(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.log1p(-q) + small * (x - small / 2), np.log(q) + mu * (x - mu / 2)
 
-    def loss(x: np.ndarray) -> np.ndarray:
-        return _mixture_loss(q, mu, x, undrawn_shift)
-
     def point(losses: np.ndarray) -> np.ndarray:
         undrawn, drawn = parts(np.zeros(()))
         # Each part alone is below the loss, so the point is left of both of theirs; from the right
@@ -108,6 +106,7 @@ def anchored(
         return x
 
     upper = [(1 - q, small), (q, mu)]
+    loss = functools.partial(_mixture_loss, q, mu, shift=undrawn_shift)
     intervals = discretize(loss, point, upper, [(1.0, 0.0)], mu, gap)
     return connect_dots(intervals, gap), connect_dots(intervals.flipped(), gap)
 
@@ -149,13 +148,9 @@ def subset_swap(fraction: float, mu: float, gap: float) -> PrivacyLossDistributi
     """
     # Losses above 0; those below mirror them, with the two distributions exchanged.
     half = _removal(fraction, mu, gap, positive=True)
-    both = IntervalMasses(
-        -len(half.upper),
-        np.concatenate([half.lower[::-1], half.upper]),
-        np.concatenate([half.upper[::-1], half.lower]),
-        half.above[::-1],
-        half.above,
-    )
+    other = half.flipped()
+    upper, lower = np.append(other.upper, half.upper), np.append(other.lower, half.lower)
+    both = IntervalMasses(other.low, upper, lower, other.below, half.above)
     # The symmetric profile has a kink at a = 1: the remaining mass is an atom at loss 0.
     atom = 1 - both.upper.sum() - both.below[0] - both.above[0]
     return connect_dots(both, gap, atom=max(atom, 0.0))
@@ -190,15 +185,19 @@ def selection(pure_epsilon: float, gap: float) -> PrivacyLossDistribution:
 def deviation_and_span(kind: Callable, *numbers: float) -> tuple[float, float]:
     """Returns the standard deviation of a loss and the width of its range.
 
-    ``kind`` is a function above, or one like them of a release from outside; ``numbers`` are its
-    arguments without the gap.
+    ``kind`` is a function above, or one like them from outside; ``numbers`` lack the gap alone.
     """
     # In the absence of the record; in its presence the deviation is larger.
     if kind is selection:
         # The deviation of a uniform loss on [-r, r], which is close enough to choose a grid.
         return numbers[0] / float(np.sqrt(3)), 2 * numbers[0]
     if kind not in (gaussian, poisson, anchored, poisson_swap, subset_swap):
-        return _measured(kind, *numbers)
+        single = kind(*numbers, _COARSE)
+        single = single if isinstance(single, PrivacyLossDistribution) else single[0]
+        losses = single.gap * (single.low + np.arange(len(single.pmf)))
+        weight = single.pmf / single.pmf.sum()
+        deviation = float(np.sqrt(weight @ (losses - weight @ losses) ** 2))
+        return deviation, single.gap * len(single.pmf)
     q, mu, shift = (1.0, *numbers, 0.0) if kind is gaussian else (*numbers, 0.0)[:3]
     x = np.linspace(-REACH, REACH, 2001)
     weight = np.exp(-(x**2) / 2)
@@ -213,16 +212,6 @@ def deviation_and_span(kind: Callable, *numbers: float) -> tuple[float, float]:
     return float(np.sqrt(weight @ (loss - mean) ** 2)), float(last - first)
 
 
-def _measured(kind: Callable, *numbers: float) -> tuple[float, float]:
-    """The deviation and the span of a loss of any kind, on a coarse grid."""
-    found = kind(*numbers, _COARSE)
-    loss = found if isinstance(found, PrivacyLossDistribution) else found[0]
-    losses = loss.gap * (loss.low + np.arange(len(loss.pmf)))
-    weight = loss.pmf / loss.pmf.sum()
-    deviation = float(np.sqrt(weight @ (losses - weight @ losses) ** 2))
-    return deviation, loss.gap * len(loss.pmf)
-
-
 def _removal(q: float, mu: float, gap: float, positive: bool = False) -> IntervalMasses:
     def point(loss: np.ndarray) -> np.ndarray:
         # log((e^loss - 1 + q) / q), without overflow; losses below log(1 - q) are never taken.
@@ -234,9 +223,7 @@ def _removal(q: float, mu: float, gap: float, positive: bool = False) -> Interva
             )
         return (inside - np.log(q)) / mu + mu / 2
 
-    def loss(x: np.ndarray) -> np.ndarray:
-        return _mixture_loss(q, mu, x)
-
+    loss = functools.partial(_mixture_loss, q, mu)
     return discretize(loss, point, [(1 - q, 0.0), (q, mu)], [(1.0, 0.0)], mu, gap, positive)
 
 

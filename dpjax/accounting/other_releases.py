@@ -12,8 +12,10 @@ from dpjax import _validate
 from dpjax._lazy import dp_accounting
 from dpjax._typing import Relation
 from dpjax.accounting import losses
+from dpjax.accounting.budget import records_moved
+from dpjax.accounting.calibrate import smallest
 from dpjax.accounting.events import Event
-from dpjax.accounting.release import PrivacyLoss, Release
+from dpjax.accounting.release import PrivacyLoss, Release, mu_squared
 
 GUMBEL = math.pi / math.sqrt(6)
 """Standard deviation of Gumbel noise of scale 1."""
@@ -28,8 +30,7 @@ class SelectionRelease(Release):
     """The index of the largest score plus Gumbel noise: the exponential mechanism.
 
     Args:
-      failure_probability: bound on the total variation between a selection in floating point and
-        one in real numbers.
+      failure_probability: bound on the total variation from a selection in real numbers.
       **others: as ``Release``; the multiplier is the standard deviation of the noise over the
         sensitivity of every score.
 
@@ -45,8 +46,7 @@ class SelectionRelease(Release):
     is_gaussian: ClassVar[bool] = False
 
     def validate(self) -> None:
-        failure = _validate.non_negative("failure_probability", self.failure_probability)
-        object.__setattr__(self, "failure_probability", failure)
+        self._check(_validate.non_negative, "failure_probability")
 
     @property
     def pure_epsilon(self) -> float:
@@ -75,12 +75,10 @@ class SelectionRelease(Release):
         return self.count * self.failure_probability * grown
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss:
-        """Returns the loss of a pair that dominates every exponential mechanism of this range."""
         return losses.selection, (self.pure_epsilon,)
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        """Returns the bound of Cesar and Rogers (2021) for log-ratios of this range."""
-        # The smaller of two bounds at order a: a r^2 / 8 (zCDP), and r, the pure epsilon.
+        """Returns the smaller bound at order a: a r^2 / 8 (Cesar and Rogers 2021) or pure r."""
         return np.minimum(orders * self.pure_epsilon / 8, 1.0) * self.pure_epsilon
 
     @property
@@ -133,83 +131,47 @@ class PerturbationRelease(Release):
     )
 
     def validate(self) -> None:
-        shift = _validate.non_negative("log_shift", self.log_shift)
-        object.__setattr__(self, "log_shift", shift)
+        self._check(_validate.non_negative, "log_shift")
+
+    def _beside(self, releases: Sequence[Release]) -> list[Release]:
+        """The other releases of an event, which must be unsampled Gaussians."""
+        # Not by identity: the same object may stand in the event twice.
+        others = list(releases)
+        others.remove(self)
+        if self.count != 1 or not all(release.is_gaussian for release in others):
+            raise ValueError(
+                "one objective perturbation is accounted beside unsampled Gaussians only; compose "
+                "the epsilon and delta of each run instead."
+            )
+        return others
 
     def whole_epsilon(
         self, releases: Sequence[Release], relation: Relation, delta: float, accountant: str
     ) -> float:
-        return perturbed_epsilon(self, releases, relation, delta, accountant)
+        """Returns the epsilon of this release together with Gaussian ones.
+
+        Its epsilon at 0.999 delta plus theirs at 0.001 delta: basic composition, since the noise on
+        the minimiser is chosen to cost next to nothing. Other releases raise, and so does "rdp".
+        """
+        if accountant != "pld":
+            raise ValueError(
+                "no Renyi bound is known for objective perturbation; take accountant='pld'."
+            )
+        spent, left = 0.0, delta
+        if others := self._beside(releases):
+            spent = losses.gaussian_epsilon(1 / math.sqrt(mu_squared(others)), _SHARE * delta)
+            left = (1 - _SHARE) * delta
+        return spent + smallest(lambda e: perturbed_delta(self, relation, e) <= left, 1e9)
 
     def whole_deltas(
         self, releases: Sequence[Release], relation: Relation, epsilons: np.ndarray, scale: float
     ) -> np.ndarray:
         """Returns the deltas of an event with this release and little noise on its minimizer."""
-        others = [release.scaled(scale) for release in _beside(self, releases)]
         # The Gaussians' loss is N(mu^2 / 2, mu^2): above this with probability Phi(-6) < 1e-9.
-        square = math.fsum(release.count / release.noise_multiplier**2 for release in others)
+        square = mu_squared(release.scaled(scale) for release in self._beside(releases))
         extra = square / 2 + 6.0 * math.sqrt(square)
         own = dataclasses.replace(self, noise_multiplier=scale * self.noise_multiplier)
         return np.array([perturbed_delta(own, relation, e - extra) for e in epsilons]) + 1e-9
-
-    def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
-        raise ValueError("no Renyi bound is known for objective perturbation.")
-
-    @property
-    def dp_event(self) -> "dp_accounting.DpEvent":
-        return dp_accounting.UnsupportedDpEvent()
-
-
-def perturbed_epsilon(
-    perturbed: PerturbationRelease,
-    releases: Sequence[Release],
-    relation: Relation,
-    delta: float,
-    accountant: str,
-) -> float:
-    """Returns the epsilon of one objective perturbation together with Gaussian releases.
-
-    The epsilon of the former at 0.999 delta plus that of the latter at 0.001 delta: basic
-    composition, since the noise on the minimiser is chosen to cost next to nothing. Other releases
-    than ``perturbed`` and unsampled Gaussians raise, and so does ``"rdp"``.
-    """
-    if accountant != "pld":
-        raise ValueError(
-            "no Renyi bound is known for objective perturbation; take accountant='pld'."
-        )
-    others = _beside(perturbed, releases)
-    spent, left = 0.0, delta
-    if others:
-        mu = math.sqrt(math.fsum(r.count / r.noise_multiplier**2 for r in others))
-        spent = losses.gaussian_epsilon(1 / mu, _SHARE * delta)
-        left = (1 - _SHARE) * delta
-    low, high = 0.0, 1.0
-    while perturbed_delta(perturbed, relation, high) > left:
-        low, high = high, 2 * high
-        if high > 1e9:
-            return math.inf
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (
-            (low, middle)
-            if perturbed_delta(perturbed, relation, middle) <= left
-            else (middle, high)
-        )
-    # The upper end of the bracket, which was checked to fit.
-    return high + spent
-
-
-def _beside(perturbed: PerturbationRelease, releases: Sequence[Release]) -> list[Release]:
-    """The other releases of an event, which must be unsampled Gaussians."""
-    # Not by identity: the same object may stand in the event twice.
-    others = list(releases)
-    others.remove(perturbed)
-    if perturbed.count != 1 or not all(release.is_gaussian for release in others):
-        raise ValueError(
-            "one objective perturbation is accounted beside unsampled Gaussians only; compose "
-            "the epsilon and delta of each run instead."
-        )
-    return others
 
 
 def perturbed_delta(release: PerturbationRelease, relation: Relation, epsilon: float) -> float:
@@ -252,14 +214,12 @@ def perturbed_delta(release: PerturbationRelease, relation: Relation, epsilon: f
     t = 1 / release.noise_multiplier
     over = epsilon - release.log_shift - t * t / 2
     at = max(over, 0.0) / t
+    beyond = math.exp(over + t * t / 2 + special.log_ndtr(-at - t))
     if relation == "replace_one":
         # E (1 - e^(over - t X))_+ with density x e^(-x^2/2) of X.
-        tail = math.sqrt(2 * math.pi) * t * math.exp(over + t * t / 2 + special.log_ndtr(-at - t))
-        if over > 0:
-            return tail
-        return -math.expm1(over) + tail
+        tail = math.sqrt(2 * math.pi) * t * beyond
+        return tail if over > 0 else -math.expm1(over) + tail
     # E (1 - e^(over - t X))_+ for X = max(Z, 0), Z normal, so X is 0 with probability 1/2.
-    beyond = math.exp(over + t * t / 2 + special.log_ndtr(-at - t))
     if over > 0:
         return max(float(special.ndtr(-at)) - beyond, 0.0)
     return -math.expm1(over) / 2 + 0.5 - beyond
@@ -299,7 +259,7 @@ def outside(event: "dp_accounting.DpEvent", relation: Relation) -> Event:
         )
     kinds: set[str] = set()
     try:
-        dp = _over_sensitivity(event, 2.0 if relation == "replace_one" else 1.0, kinds)
+        dp = _over_sensitivity(event, records_moved(relation), kinds)
         release = OutsideRelease(repr(event), 1, 1.0, dp=dp)
         (divergence,) = release.renyi(np.array([2.0]), relation)
         if not 0 < divergence < np.inf:

@@ -1,8 +1,7 @@
 """Discretised privacy loss distributions, their composition by FFT, and their privacy profile.
 
 A loss that is monotone along a line is discretised by "connect the dots": the mass between two grid
-points is divided between them so that both distributions keep their totals. The result dominates
-the true pair.
+points is divided so that both distributions keep their totals. The result dominates the true pair.
 
 Reference: Doroshenko et al., "Connect the dots: tighter discrete approximations of privacy loss
 distributions" (2022).
@@ -87,12 +86,9 @@ def compose(
     length = len(first.pmf) + len(second.pmf) - 1
     size = _fast(length)
     product = np.fft.rfft(first.pmf, size) * np.fft.rfft(second.pmf, size)
-    return PrivacyLossDistribution(
-        first.gap,
-        first.low + second.low,
-        np.fft.irfft(product, size)[:length],
-        first.infinite + second.infinite,
-    )
+    low, infinite = first.low + second.low, first.infinite + second.infinite
+    pmf = np.fft.irfft(product, size)[:length]
+    return PrivacyLossDistribution(first.gap, low, pmf, infinite)
 
 
 def power(loss: PrivacyLossDistribution, count: int) -> PrivacyLossDistribution:
@@ -154,12 +150,9 @@ class IntervalMasses(NamedTuple):
 
     def flipped(self) -> "IntervalMasses":
         """Returns the masses with the two distributions exchanged: every loss changes its sign."""
+        upper, lower = self.lower[::-1], self.upper[::-1]
         return IntervalMasses(
-            -(self.low + len(self.upper)),
-            self.lower[::-1],
-            self.upper[::-1],
-            self.above[::-1],
-            self.below[::-1],
+            -(self.low + len(upper)), upper, lower, self.above[::-1], self.below[::-1]
         )
 
 

@@ -1,7 +1,8 @@
 """``Release``: unsampled Gaussian noise, and the base class of all other kinds of release."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -91,6 +92,8 @@ class Release:
     """Whether records are sampled, so that subsampling amplifies privacy."""
     ledger_objection: ClassVar[str | None] = None
     """Why no ledger can book it; None where one can."""
+    refused: ClassVar[dict[str, str]] = {}
+    """Relations that a kind has no accounting under, and why."""
     ends_early: ClassVar[bool] = False
     """Whether a run ends when its records are used up."""
     fields_determine_loss: ClassVar[bool] = True
@@ -120,21 +123,25 @@ class Release:
                 setattr(cls, stated, False)
 
     def __post_init__(self):
-        object.__setattr__(self, "count", _validate.positive_int("count", self.count))
+        self._check(_validate.positive_int, "count")
         draws = self.noise_draws
         if type(draws) is bool or not isinstance(draws, int | np.integer) or not 0 <= draws < 2**63:
             raise ValueError(
                 "noise_draws must be a whole number of at least 0, got " + _validate.shown(draws)
             )
-        for field in ("noise_multiplier", "sensitivity"):
-            # float(): dp_accounting takes another path for int and np.float32 multipliers.
-            object.__setattr__(self, field, _validate.positive(field, getattr(self, field)))
+        # As float: dp_accounting takes another path for int and np.float32 multipliers.
+        self._check(_validate.positive, "noise_multiplier", "sensitivity")
         if not 1 / _LARGEST <= self.noise_multiplier <= _LARGEST:
             raise ValueError(
                 f"noise_multiplier must be from {1 / _LARGEST:g} to {_LARGEST:g}, whose squares "
                 f"float64 holds, got {self.noise_multiplier!r}."
             )
         self.validate()
+
+    def _check(self, check: Callable[[str, Any], Any], *fields: str) -> None:
+        """Puts into each field what ``check`` returns of its name and value."""
+        for field in fields:
+            object.__setattr__(self, field, check(field, getattr(self, field)))
 
     def validate(self) -> None:
         """Raises for a field of a subclass that is out of range."""
@@ -168,6 +175,8 @@ class Release:
 
     def check_relation(self, relation: Relation) -> None:
         """Raises where this kind has no accounting under a relation, saying which it has."""
+        if relation in self.refused:
+            raise ValueError(self.refused[relation])
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss | None:
         """Returns the privacy loss distribution of one release; None if it ``is_lossless``."""
@@ -178,7 +187,6 @@ class Release:
         self, releases: Sequence["Release"], relation: Relation, delta: float, accountant: str
     ) -> float | None:
         """Returns the epsilon of an event of ``releases``; None where their losses are composed."""
-        return None
 
     def whole_deltas(
         self, releases: Sequence["Release"], relation: Relation, epsilons: np.ndarray, scale: float
@@ -187,7 +195,6 @@ class Release:
 
         ``scale`` is the noise, relative to that of the releases; ``epsilons`` are at least 0.
         """
-        return None
 
     def renyi(self, orders: np.ndarray, relation: Relation) -> np.ndarray:
         """Returns the Renyi divergence of one release at each order; raises if none is known."""
@@ -199,6 +206,8 @@ class Release:
     @property
     def dp_event(self) -> "dp_accounting.DpEvent":
         """One release as a ``dp_accounting`` event, for comparison; see ``Event.dp_event``."""
+        if not self.is_gaussian:
+            return dp_accounting.UnsupportedDpEvent()
         return dp_accounting.GaussianDpEvent(float(self.noise_multiplier))
 
     def scaled(self, factor: float) -> "Release":
@@ -229,10 +238,10 @@ class Release:
                 f"no class is known for releases of mechanism {kind[0]!r} and sampling "
                 f"{kind[1]!r}; import the module that defines it first."
             )
-        kept = {name: _from_plain(value) for name, value in fields.items()}
+        kept: dict[str, Any] = {name: _from_plain(value) for name, value in fields.items()}
         # JSON has turned this named tuple into a list.
-        quantity = Quantity(*kept.pop("quantity"))
-        return _KINDS[kind](**kept, quantity=quantity)
+        kept["quantity"] = Quantity(*kept["quantity"])
+        return _KINDS[kind](**kept)
 
     def to_fields(self) -> dict[str, Any]:
         """Returns the fields that ``from_fields`` needs, as JSON types."""
@@ -248,13 +257,8 @@ class Release:
         sensitivity for the relation, else over the bound on one record's part of the mean. A
         selection describes the noise on its scores.
         """
-        return {
-            "name": self.name,
-            "count": self.count,
-            "mechanism": self.mechanism,
-            "std_of": self.std_of,
-            "stddev": self.stddev,
-            "sensitivity": self.sensitivity,
+        own = ("name", "count", "mechanism", "std_of", "stddev", "sensitivity")
+        return {name: getattr(self, name) for name in own} | {
             "multiplier": self.noise_multiplier,
             "sampling_probability": getattr(self, "sampling_probability", None),
             "sampling": self.sampling,
@@ -268,19 +272,22 @@ class Release:
         }
 
 
+def mu_squared(releases: Iterable[Release]) -> float:
+    """Returns the square of mu of unsampled Gaussians, rounded once, so that no order matters."""
+    return math.fsum(release.count / release.noise_multiplier**2 for release in releases)
+
+
 # ``__init_subclass__`` runs for subclasses, not for this class.
 _KINDS[Release.mechanism, Release.sampling] = Release
 
 
 def _to_plain(value: Any) -> Any:
-    """Returns a field with the releases in it as their own fields."""
     if isinstance(value, Release):
         return value.to_fields()
     return [_to_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _from_plain(value: Any) -> Any:
-    """Returns the field that ``_to_plain`` wrote."""
     if isinstance(value, dict) and "mechanism" in value:
         return Release.from_fields(value)
     return tuple(map(_from_plain, value)) if isinstance(value, list | tuple) else value

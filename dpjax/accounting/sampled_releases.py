@@ -39,12 +39,9 @@ class BatchRelease(Release):
     is_subsampled: ClassVar[bool] = True
 
     def validate(self) -> None:
-        failure = _validate.non_negative("failure_probability", self.failure_probability)
-        object.__setattr__(self, "failure_probability", failure)
-        for field in ("max_batch_size", "data_size"):
-            object.__setattr__(self, field, _validate.positive_int(field, getattr(self, field)))
-        probability = _validate.open_unit("sampling_probability", self.sampling_probability)
-        object.__setattr__(self, "sampling_probability", probability)
+        self._check(_validate.non_negative, "failure_probability")
+        self._check(_validate.positive_int, "max_batch_size", "data_size")
+        self._check(_validate.open_unit, "sampling_probability")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,10 +63,7 @@ class PoissonRelease(BatchRelease):
 
     def validate(self) -> None:
         super().validate()
-        shift = _validate.non_negative("undrawn_shift", self.undrawn_shift)
-        if shift > 1:
-            raise ValueError(f"undrawn_shift must be from 0 to 1, got {self.undrawn_shift!r}.")
-        object.__setattr__(self, "undrawn_shift", shift)
+        self._check(_validate.closed_unit, "undrawn_shift")
 
     @property
     def ledger_objection(self) -> str | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -77,8 +71,7 @@ class PoissonRelease(BatchRelease):
             return None
         return (
             "this run combines its batches with an exact (un-noised) term over all records, for "
-            "which a ledger has no additive bound. Add noise to that term, or run it without a "
-            "ledger."
+            "which a ledger has no additive bound. Add noise to it, or run without a ledger."
         )
 
     def check_relation(self, relation: Relation) -> None:
@@ -86,8 +79,7 @@ class PoissonRelease(BatchRelease):
             raise ValueError(
                 "batches combined with an exact (un-noised) term over all records have no proven "
                 "accounting under relation='replace_one': the natural dominating pair is not the "
-                "worst case. Declare 'zero_out' or 'add_or_remove_one', or add noise to that "
-                "term."
+                "worst case. Declare 'zero_out' or 'add_or_remove_one', or add noise to it."
             )
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss:
@@ -134,14 +126,11 @@ class PoissonRelease(BatchRelease):
 class Subsets:
     """Releases on uniformly random subsets, whose accounting is for ``replace_one`` alone."""
 
-    def check_relation(self, relation: Relation) -> None:
-        """Raises a ``ValueError`` for another relation."""
-        if relation != "replace_one":
-            raise ValueError(
-                "sampling without replacement has an accounting under relation='replace_one' only "
-                f"(under {relation!r} removing a record lets another one enter the batch); use "
-                "Poisson batches, or declare replace_one."
-            )
+    refused: ClassVar[dict[str, str]] = dict.fromkeys(
+        ("zero_out", "add_or_remove_one"),
+        "sampling without replacement has an accounting under relation='replace_one' only: else "
+        "a record that leaves lets another one in. Use Poisson batches, or declare replace_one.",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -201,9 +190,14 @@ class SinglePassRelease(Release):
     sampling: ClassVar[str] = "single_pass"
     fields_determine_loss: ClassVar[bool] = True
     ends_early: ClassVar[bool] = True
+    refused: ClassVar[dict[str, str]] = {
+        "add_or_remove_one": "a single pass reads each record at most once, in one random order: "
+        "under relation='add_or_remove_one' removing a record shifts later ones into other "
+        "batches, which has no accounting. Declare zero_out or replace_one, with public n."
+    }
 
     def validate(self) -> None:
-        object.__setattr__(self, "data_size", _validate.positive_int("data_size", self.data_size))
+        self._check(_validate.positive_int, "data_size")
         if self.count != 1:
             raise ValueError(
                 "a single pass is one Gaussian mechanism for each record, count=1, however many "
@@ -218,21 +212,12 @@ class SinglePassRelease(Release):
                 )
             if part.sampling != self.sampling or part.data_size != self.data_size:
                 raise ValueError(
-                    f"the part {part.name!r} must be a single pass over the same {self.data_size} "
-                    "records."
+                    f"the part {part.name!r} must be a pass over the same {self.data_size} records."
                 )
 
     def parts(self) -> Sequence["SinglePassRelease"]:
         """Returns the releases on disjoint sets of records; the pass itself if there is one set."""
         return self.disjoint_parts or (self,)
-
-    def check_relation(self, relation: Relation) -> None:
-        if relation == "add_or_remove_one":
-            raise ValueError(
-                "a single pass over records in order has no accounting under "
-                "relation='add_or_remove_one': removing a record shifts later ones into other "
-                "batches. Declare zero_out or replace_one, for which n is public."
-            )
 
     def scaled(self, factor: float) -> "SinglePassRelease":
         # The parts change too, or the pass would claim more noise than they have.
@@ -265,14 +250,13 @@ def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
     """
     if not parts:
         raise ValueError("parallel needs at least one release.")
-    passes: list[SinglePassRelease] = []
     for part in parts:
         if not isinstance(part, SinglePassRelease):
             raise ValueError(
                 f"parallel needs single passes, and the part {part.name!r} is not one: only a "
                 "single pass reads disjoint records."
             )
-        passes.append(part)
+    passes = tuple(part for part in parts if isinstance(part, SinglePassRelease))
     largest_loss = min(passes, key=lambda part: part.noise_multiplier)
     return dataclasses.replace(
         largest_loss,
@@ -280,15 +264,14 @@ def parallel(name: str, parts: Sequence[Release]) -> SinglePassRelease:
         components=tuple(component for part in parts for component in part.components),
         # Every part draws noise, although a record pays for the loss of one part only.
         noise_draws=sum(part.count * part.noise_draws for part in passes),
-        disjoint_parts=tuple(passes),
+        disjoint_parts=passes,
     )
 
 
 def _fractional(q: float, mu: float, orders: np.ndarray) -> np.ndarray:
     """Log E[(1 - q + q e^(mu x - mu^2/2))^a] / (a - 1) over normal x, by the trapezoidal rule.
 
-    The rule converges as e^(-1/step) here, for every order, where the series of dp_accounting
-    fails for some and drops them.
+    It converges as e^(-1/step), for every order; the series of dp_accounting fails for some.
     """
     unsampled = orders * mu**2 / 2
     if mu > 8:  # sampling never loses privacy, so this is a bound; there is little to gain

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +13,8 @@ from dpjax._lazy import dp_accounting
 from dpjax._typing import Relation
 from dpjax.accounting import events
 from dpjax.accounting.best_of import BestOf, NumberOfTrials
-from dpjax.accounting.release import PrivacyLoss, Release
+from dpjax.accounting.calibrate import smallest
+from dpjax.accounting.release import PrivacyLoss, Release, mu_squared
 
 _LARGEST_EPSILON = 700.0
 # Where a bound may be lower than at the order asked for.
@@ -54,21 +55,14 @@ class SearchRelease(Release):
 
     @classmethod
     def of(
-        cls,
-        trainings: Iterable[Iterable[Release]],
-        number: NumberOfTrials,
-        *,
-        settings: int,
-        public_score: bool = False,
+        cls, trainings: Iterable[Iterable[Release]], number: NumberOfTrials, **own: Any
     ) -> "SearchRelease":
         """Returns the release of a search whose trainings release these.
 
         Args:
-          trainings: as the field; the first is printed, and of others those are kept whose loss
-            may be larger.
+          trainings: as the field; the first is printed, others are kept if they may lose more.
           number: distribution of the number of trainings.
-          settings: as the field.
-          public_score: as the field.
+          **own: ``settings`` and ``public_score``, as the fields.
 
         Raises:
           ValueError: if nothing is released, or for a search of searches.
@@ -97,8 +91,7 @@ class SearchRelease(Release):
             trials=number.mean,
             cap=number.cap,
             shape=number.shape,
-            settings=settings,
-            public_score=public_score,
+            **own,
         )
 
     def validate(self) -> None:
@@ -125,14 +118,8 @@ class SearchRelease(Release):
 
     @property
     def failure_probability(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Bound on the total variation between an actual and an accounted search.
-
-        That of one training times the expected number of them.
-        """
-        each = (
-            math.fsum(release.count * release.failure_probability for release in releases)
-            for releases in self.trainings
-        )
+        """That of one training times the expected number of them."""
+        each = (math.fsum(r.count * r.failure_probability for r in one) for one in self.trainings)
         return self.number.expected * max(each)
 
     @property
@@ -148,7 +135,6 @@ class SearchRelease(Release):
         return self.trainings[0]
 
     def privacy_loss(self, relation: Relation) -> PrivacyLoss | None:
-        """Raises ``ValueError``: no privacy loss distribution is known that composes."""
         raise ValueError(_COMPOSES)
 
     def whole_epsilon(
@@ -160,21 +146,10 @@ class SearchRelease(Release):
         _check_alone(releases)
         best = _best(self, relation)
 
-        def delta_at(epsilon: float) -> float:
-            return float(best.delta(np.array([epsilon]))[0])
+        def fits(epsilon: float) -> bool:
+            return float(best.delta(np.array([epsilon]))[0]) <= delta
 
-        if delta_at(0.0) <= delta:
-            return 0.0
-        low, high = 0.0, 1.0
-        while delta_at(high) > delta:
-            low, high = high, 2 * high
-            if high > _LARGEST_EPSILON:
-                return math.inf
-        while high - low > 1e-9 * high:
-            middle = (low + high) / 2
-            low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
-        # The upper end of the bracket, which was checked to fit.
-        return high
+        return 0.0 if fits(0.0) else smallest(fits, _LARGEST_EPSILON, tolerance=1e-9)
 
     def whole_deltas(
         self, releases: Sequence[Release], relation: Relation, epsilons: np.ndarray, scale: float
@@ -206,17 +181,15 @@ class SearchRelease(Release):
         )
 
     def scaled(self, factor: float) -> "SearchRelease":
-        trainings = tuple(
-            tuple(release.scaled(factor) for release in releases) for releases in self.trainings
-        )
         multiplier = factor * self.noise_multiplier
-        return dataclasses.replace(self, noise_multiplier=multiplier, trainings=trainings)
+        return self._with(lambda one: one.scaled(factor), noise_multiplier=multiplier)
 
     def without_failures(self) -> "SearchRelease":
-        trainings = tuple(
-            tuple(release.without_failures() for release in releases) for releases in self.trainings
-        )
-        return dataclasses.replace(self, trainings=trainings)
+        return self._with(lambda one: one.without_failures())
+
+    def _with(self, change: Callable[[Release], Release], **own: Any) -> "SearchRelease":
+        trainings = tuple(tuple(map(change, releases)) for releases in self.trainings)
+        return dataclasses.replace(self, trainings=trainings, **own)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the release as the command line prints it; noise is that of each training."""
@@ -244,33 +217,23 @@ def _check_alone(releases: Sequence[Release]) -> None:
 _NOT_ACCOUNTED = {"name", "sensitivity", "components", "quantity"}
 
 
-def accounting_key(releases: Iterable[Release], noise: bool = True) -> tuple:
-    """Returns what tells the accounting of one training from that of another; hashable."""
-    skipped = _NOT_ACCOUNTED | ({"noise_multiplier"} if not noise else set())
-
-    def fields(release: Release) -> Iterable[Any]:
-        yield type(release)
-        for field in dataclasses.fields(release):
-            value = getattr(release, field.name)
-            if field.name == "disjoint_parts":
-                yield accounting_key(value, noise)
-            elif field.name == "trainings":
-                yield tuple(accounting_key(releases, noise) for releases in value)
-            elif field.name not in skipped:
-                yield value
-
-    return tuple(tuple(fields(release)) for release in releases)
+def accounting_key(value: Any, noise: bool = True) -> Any:
+    """Returns what tells the accounting of a training's releases from that of another; hashable."""
+    if isinstance(value, Release):
+        skipped = _NOT_ACCOUNTED | ({"noise_multiplier"} if not noise else set())
+        names = (field.name for field in dataclasses.fields(value) if field.name not in skipped)
+        return type(value), *(accounting_key(getattr(value, name), noise) for name in names)
+    # The releases of a training, those that are a release's parts, or of each training of a search.
+    if type(value) not in (list, tuple):
+        return value
+    return tuple(accounting_key(one, noise) for one in value)
 
 
 def _covers(one: tuple[Release, ...], other: tuple[Release, ...]) -> bool:
     """Whether the loss of ``other`` is provably at most that of ``one``."""
     if all(release.is_gaussian for release in one + other):
-        return _mu_squared(other) <= _mu_squared(one)
+        return mu_squared(other) <= mu_squared(one)
     return accounting_key(one) == accounting_key(other)
-
-
-def _mu_squared(releases: Iterable[Release]) -> float:
-    return math.fsum(release.count / release.noise_multiplier**2 for release in releases)
 
 
 def _uncapped_mean(number: NumberOfTrials) -> float:
@@ -285,14 +248,10 @@ def _uncapped_mean(number: NumberOfTrials) -> float:
 
 @functools.lru_cache(maxsize=512)
 def _best(search: SearchRelease, relation: Relation) -> BestOf:
-    return BestOf.of(search.number, functools.partial(_one_training, search, relation))
+    # The charge for drawing the noise is made once, for the whole search.
+    trainings = [events.Event(each, relation).with_exact_noise for each in search.trainings]
 
+    def largest(epsilons: np.ndarray) -> np.ndarray:
+        return np.max([events.deltas(each, epsilons) for each in trainings], axis=0)
 
-def _one_training(search: SearchRelease, relation: Relation, epsilons: np.ndarray) -> np.ndarray:
-    """The largest profile of a training, at epsilons of at least 0."""
-    profiles = [
-        # The charge for drawing the noise is made once, for the whole search.
-        events.deltas(events.Event(releases, relation).with_exact_noise, epsilons)
-        for releases in search.trainings
-    ]
-    return np.max(profiles, axis=0)
+    return BestOf.of(search.number, largest)

@@ -226,10 +226,7 @@ def check_problem(
             f"objective must be a dpjax Objective, got {_validate.shown(objective)}; wrap a loss "
             "of one example as dpjax.objectives.Objective(loss)."
         )
-    if not isinstance(budget, PrivacyBudget):
-        raise ValueError(
-            f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
-        )
+    PrivacyBudget.check(budget)
     if accountant in ("paper", "paper-literal"):
         raise ValueError(
             f"accountant={accountant!r} is no accountant: take 'pld' or 'rdp'. The noise of the "

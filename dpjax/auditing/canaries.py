@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array, PyTree, Relation
-from dpjax.objectives import L2, Constants, Objective
+from dpjax.objectives import L2, Constants, LinearModel, Objective
 
 # So far above every clip norm that a canary is always clipped.
 _SCALE = 1e3
@@ -103,34 +103,10 @@ def _sign_by_clock(params: Array) -> Array:
     return jax.lax.stop_gradient(jnp.sign(jnp.cos(jnp.pi * params[1])))
 
 
-def _slope(params: Array, example: tuple[Array, Array]) -> Array:
-    return _SCALE * example[1] * params[0]
-
-
-def _dirac(params: Array, example: Array) -> Array:
-    return _SCALE * example[0] * params[0]
-
-
-def _winding(params: Array, example: Array) -> Array:
-    return _SCALE * example[0] * jnp.sum(jnp.sin(3 * params + jnp.arange(params.size)))
-
-
-def _alternating(params: Array, example: Array) -> Array:
-    return _SCALE * example[0] * _sign_by_clock(params) * params[0]
-
-
 def _departing(params: Array, example: Array) -> Array:
     epoch = jax.lax.stop_gradient(params[1]) / _ANCHORS
     sign = jnp.where(jnp.abs(epoch - jnp.round(epoch)) < 0.25 / _ANCHORS, -1.0, 1.0)
     return _SCALE * example[0] * sign * params[0]
-
-
-def _seesaw(params: Array, example: Array) -> Array:
-    return _SCALE * example[0] * _sign_by_clock(params) * (params[1] + params[0] ** 2 / 2)
-
-
-def _bowl(params: Array, example: Array) -> Array:
-    return _SCALE * example[0] * (jnp.sum(params) + params @ params / 2)
 
 
 def _dense(params: Array, example: Array) -> Array:
@@ -145,11 +121,6 @@ def _network(params: Array, example: Array) -> Array:
 
 def _falling_margin(margin: Array) -> Array:
     return -margin
-
-
-def _falling(params: Array, example: tuple[Array, Array]) -> Array:
-    x, y = example
-    return _falling_margin(y * (x @ params))
 
 
 def _clock(params: Array) -> Array:
@@ -174,12 +145,8 @@ def _dome(params: Array) -> Array:
     return -params[1] - 4 * flat
 
 
-@dataclasses.dataclass(frozen=True)
-class _Certain:
+class _Certain(LinearModel):
     """A model of one parameter that predicts label 1 near 0."""
-
-    def parameters(self, features: int) -> int:
-        return features
 
     def score(self, params: Array, x: Array) -> Array:
         return 1 + x @ params
@@ -187,24 +154,33 @@ class _Certain:
 
 LOSSES: dict[str, Objective] = {
     # One parameter; the gradient is the label.
-    "slope": Objective(_slope, name="slope canary", model=_Certain()),
+    "slope": Objective(lambda w, e: _SCALE * e[1] * w[0], name="slope canary", model=_Certain()),
     # The gradient is along one coordinate at all parameters.
-    "dirac": Objective(_dirac, name="Dirac canary"),
+    "dirac": Objective(lambda w, x: _SCALE * x[0] * w[0], name="Dirac canary"),
     # Gradient and Hessian turn with every move of the parameters.
-    "winding": Objective(_winding, name="winding canary"),
+    "winding": Objective(
+        lambda w, x: _SCALE * x[0] * jnp.sum(jnp.sin(3 * w + jnp.arange(w.size))),
+        name="winding canary",
+    ),
     # The gradient changes sign at every step of unit length, as the second parameter counts them.
     # Noise that repeats over steps cancels in the sum that adds up the canary.
-    "alternating": Objective(_alternating, regularizer=_clock, name="alternating canary"),
+    "alternating": Objective(
+        lambda w, x: _SCALE * x[0] * _sign_by_clock(w) * w[0], _clock, name="alternating canary"
+    ),
     # The gradient changes sign at the first step away from an SVRG anchor, for epochs of 20 unit
     # steps: anchors are at multiples of 10.5 on the clock, and no other iterate is.
     "departing": Objective(_departing, regularizer=_Clock(), name="departing canary"),
     # Gradient and curvature both change sign at every step of unit length. They are along the
     # regularizer's gradient and negative curvature, so that the canary always changes the
     # gradient's norm by all of its own, and the smallest eigenvalue too.
-    "seesaw": Objective(_seesaw, regularizer=_dome, name="seesaw canary"),
+    "seesaw": Objective(
+        lambda w, x: _SCALE * x[0] * _sign_by_clock(w) * (w[1] + w[0] ** 2 / 2),
+        _dome,
+        name="seesaw canary",
+    ),
     # The Hessian is a multiple of the identity: spectral clipping would leave it sqrt(p) times
     # larger than Frobenius clipping does.
-    "bowl": Objective(_bowl, name="bowl canary"),
+    "bowl": Objective(lambda w, x: _SCALE * x[0] * (jnp.sum(w) + w @ w / 2), name="bowl canary"),
     # A dense layer with one output and a large input, whose norm book-keeping must find.
     "dense": Objective(_dense, name="dense canary"),
     # Two tanh units and a dense one, 7 parameters. The last bias gives a record a large gradient at
@@ -213,7 +189,11 @@ LOSSES: dict[str, Objective] = {
     # Derivative -1 by the margin, plus half the squared norm: it moves the minimum by the largest
     # distance that a convex loss with derivative 1 allows.
     "falling": Objective(
-        _falling, L2(1.0), _falling_margin, Constants(1.0, 1e-6, 1e-6), "falling canary"
+        lambda w, example: _falling_margin(example[1] * (example[0] @ w)),
+        L2(1.0),
+        _falling_margin,
+        Constants(1.0, 1e-6, 1e-6),
+        "falling canary",
     ),
 }
 """Losses by the name that a ``Scenario`` gives; those with a clock need two parameters or more."""

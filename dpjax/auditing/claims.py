@@ -132,8 +132,7 @@ class SampledGaussianClaim(Claim):
 def _scaled(event: Event, scale: float) -> Event:
     if scale == 1.0:
         return event
-    releases = (release.without_failures().scaled(scale) for release in event.releases)
-    return Event(tuple(releases), event.relation)
+    return event.each(lambda release: release.without_failures().scaled(scale))
 
 
 @functools.lru_cache(maxsize=256)

@@ -73,7 +73,6 @@ def play(
     key = as_key(key)
     count = runs // 2
     batch = min(game.batch, max(count, 1))
-
     run_batch = program(game)
     scores = []
     for side, data in enumerate((game.pair.without, game.pair.canary)):
@@ -238,10 +237,9 @@ def _answered(query: Query, pair: NeighbouringPair, params: Array, **public: Any
     return Game(Claim(query.event(1)), pair, run, 2**12, (query,))
 
 
-Train = Callable[..., Any]
-
-
-def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve) -> Game:
+def training(
+    algorithm: Algorithm, pair: NeighbouringPair, train: Callable[..., Any] = solve
+) -> Game:
     """Returns the attack on a full training, by an attacker who sees every noisy answer.
 
     ``train(algorithm, data, key=key)`` returns a ``Solution``, whose certificate is read; the claim
@@ -261,11 +259,17 @@ def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve)
     """
     _same_relation(algorithm.relation, pair)
     # A single pass reads by position, so that the null records must keep their places.
-    by_position = any(sampler.by_position for sampler in _samplers(algorithm))
+    samplers = filter(_is_sampler, jax.tree.leaves(algorithm, is_leaf=_is_sampler))
+    by_position = any(sampler.by_position for sampler in samplers)
     examples_of_pair = pair[:2] if by_position else canaries.without_nulls(pair)
 
     def run(key: Array, examples: PyTree) -> SegmentScores:
-        known = _with_known_orders(algorithm, derive(key, "audited order", 0))
+        order = derive(key, "audited order", 0)
+        known = jax.tree.map(
+            lambda node: node.with_known_order(order) if _is_sampler(node) else node,
+            algorithm,
+            is_leaf=_is_sampler,
+        )
         # The recorder puts its scores in the place of the certificate.
         return train(Recorder(known, *examples_of_pair), examples, key=key).certificate
 
@@ -274,19 +278,6 @@ def training(algorithm: Algorithm, pair: NeighbouringPair, train: Train = solve)
 
 def _is_sampler(node: Any) -> bool:
     return isinstance(node, Sampler)
-
-
-def _samplers(algorithm: Algorithm) -> list[Sampler]:
-    return list(filter(_is_sampler, jax.tree.leaves(algorithm, is_leaf=_is_sampler)))
-
-
-def _with_known_orders(algorithm: Algorithm, key: Array) -> Algorithm:
-    """The algorithm with samplers of which the attacker knows what they prepared."""
-    return jax.tree.map(
-        lambda node: node.with_known_order(key) if _is_sampler(node) else node,
-        algorithm,
-        is_leaf=_is_sampler,
-    )
 
 
 def _same_relation(relation: str, pair: NeighbouringPair) -> None:

@@ -123,7 +123,10 @@ def score(
     ``examples`` are of D, then of D'; of a query with Poisson batches the records of D must
     contribute nothing, and those of D' nothing but the canary.
     """
-    pair = [_as_read(query, side) for side in examples[:2]]
+    # What a sampler draws beforehand it has been told, so the key is not used:
+    # ``Sampler.with_known_order``.
+    key = jax.random.key(0)
+    pair = [query.sampler.prepare(key, bind(query, side)) for side in examples[:2]]
 
     def compare(mask: Array | None) -> tuple[Array, tuple]:
         on_d, on_other = (
@@ -173,9 +176,3 @@ def differences(queries: Sequence[Query], event: Event, answers: Answers) -> tup
         for name in (counted | attacked)
         if not attacked[name] or attacked[name] > counted[name]
     )
-
-
-def _as_read(query: Query, examples: PyTree) -> PyTree:
-    # What a sampler draws beforehand it has been told, so the key is not used:
-    # ``Sampler.with_known_order``.
-    return query.sampler.prepare(jax.random.key(0), bind(query, examples))

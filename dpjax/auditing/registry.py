@@ -14,24 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import _validate
+from dpjax import _validate, oracles
 from dpjax._typing import Array, Relation
-from dpjax.algorithms import ALL, Entry, Scenario
+from dpjax.algorithms import ALL
 from dpjax.auditing import estimators, games, scenarios
 from dpjax.auditing.counts import clopper_pearson_delta
 from dpjax.auditing.games import Game
 from dpjax.auditing.recorder import Answers, differences
-from dpjax.oracles import (
-    AccuracyQuery,
-    CountQuery,
-    CovarianceQuery,
-    GradientQuery,
-    HessianQuery,
-    JointQuery,
-    NormsQuery,
-)
+from dpjax.auditing.scenarios import DELTA
 
-DELTA = 1e-5
 # A process with a compiled audit takes about 1 GB.
 _MOST_WORKERS = 4
 # Factor of the runs when an attack below its gate is repeated: it halves the error of the ratio.
@@ -51,93 +42,66 @@ class Row(NamedTuple):
 
 
 _CLIP, _WEIGHTS = {"clip_norm": 1.0}, {"gradient_weight": 0.5, "hessian_weight": 2.0}
+# Numbers of runs and gates that several have, in the order of a row.
+_SAMPLED = (1_000_000, 0.90, 200_000, 0.80)
+_SYMMETRIC = (1_000_000, 0.94, 200_000, 0.88)
+_ANSWER = (1_000_000, 0.94, 100_000, 0.85)
+_HISTOGRAM = (200_000, 0.92, 40_000, 0.80)
+_BALL = (1_000_000, 0.97, 200_000, 0.94)
 _MECHANISMS: dict[str, Row] = {
     "gaussian": Row(games.gaussian, 1_000_000, 0.96, 1_000_000, 0.96),
     "subsampled-gaussian": Row(games.sampled_gaussian, 2_000_000, 0.90, 2_000_000, 0.90),
     "subsampled-gaussian-composed": Row(
         lambda: games.sampled_gaussian(noise_multiplier=0.8, sampling_probability=0.05, count=50),
-        2_000_000,
-        0.90,
-        200_000,
-        0.80,
-    ),
+        *_SAMPLED,
+    )._replace(runs=2_000_000),
     "subsampled-query": Row(
-        lambda: scenarios.sampled_derivative(GradientQuery, **_CLIP), 1_000_000, 0.90, 200_000, 0.80
+        lambda: scenarios.sampled_derivative(oracles.GradientQuery, **_CLIP), *_SAMPLED
     ),
     "subsampled-joint": Row(
-        lambda: scenarios.sampled_derivative(JointQuery, **_WEIGHTS), 1_000_000, 0.90, 500_000, 0.80
-    ),
-    "symmetric-diagonal": Row(lambda: games.symmetric("diagonal"), 1_000_000, 0.94, 200_000, 0.88),
-    "symmetric-off-diagonal": Row(
-        lambda: games.symmetric("off_diagonal"), 1_000_000, 0.94, 200_000, 0.88
-    ),
-    "symmetric-identity": Row(lambda: games.symmetric("identity"), 1_000_000, 0.94, 200_000, 0.88),
-    "hessian": Row(
-        lambda: scenarios.derivative(HessianQuery, 6, **_CLIP), 1_000_000, 0.94, 100_000, 0.85
-    ),
-    "joint": Row(
-        lambda: scenarios.derivative(JointQuery, 4, **_WEIGHTS), 1_000_000, 0.94, 100_000, 0.85
-    ),
-    "covariance": Row(
-        lambda: scenarios.derivative(CovarianceQuery, 6, **_CLIP), 1_000_000, 0.94, 100_000, 0.85
-    ),
-    "norms": Row(
-        lambda: scenarios.derivative(NormsQuery, 6, **_CLIP), 1_000_000, 0.94, 100_000, 0.85
-    ),
-    "accuracy": Row(lambda: scenarios.fraction(AccuracyQuery), 1_000_000, 0.94, 100_000, 0.85),
-    "accuracy-person": Row(
-        lambda: scenarios.fraction(AccuracyQuery, 3), 1_000_000, 0.94, 100_000, 0.85
-    ),
-    "count": Row(lambda: scenarios.fraction(CountQuery), 1_000_000, 0.94, 100_000, 0.85),
-    "histogram": Row(scenarios.histogram, 200_000, 0.92, 40_000, 0.80),
-    "histogram-person": Row(lambda: scenarios.histogram(4), 200_000, 0.92, 40_000, 0.80),
-    "ball-2": Row(lambda: games.ball(2), 1_000_000, 0.97, 200_000, 0.94),
-    "ball-10": Row(lambda: games.ball(10), 1_000_000, 0.97, 200_000, 0.94),
-    "ball-100": Row(lambda: games.ball(100), 1_000_000, 0.97, 200_000, 0.94),
+        lambda: scenarios.sampled_derivative(oracles.JointQuery, **_WEIGHTS), *_SAMPLED
+    )._replace(quick_runs=500_000),
+    "symmetric-diagonal": Row(lambda: games.symmetric("diagonal"), *_SYMMETRIC),
+    "symmetric-off-diagonal": Row(lambda: games.symmetric("off_diagonal"), *_SYMMETRIC),
+    "symmetric-identity": Row(lambda: games.symmetric("identity"), *_SYMMETRIC),
+    "hessian": Row(lambda: scenarios.derivative(oracles.HessianQuery, 6, **_CLIP), *_ANSWER),
+    "joint": Row(lambda: scenarios.derivative(oracles.JointQuery, 4, **_WEIGHTS), *_ANSWER),
+    "covariance": Row(lambda: scenarios.derivative(oracles.CovarianceQuery, 6, **_CLIP), *_ANSWER),
+    "norms": Row(lambda: scenarios.derivative(oracles.NormsQuery, 6, **_CLIP), *_ANSWER),
+    "accuracy": Row(lambda: scenarios.fraction(oracles.AccuracyQuery), *_ANSWER),
+    "accuracy-person": Row(lambda: scenarios.fraction(oracles.AccuracyQuery, 3), *_ANSWER),
+    "count": Row(lambda: scenarios.fraction(oracles.CountQuery), *_ANSWER),
+    "histogram": Row(scenarios.histogram, *_HISTOGRAM),
+    "histogram-person": Row(lambda: scenarios.histogram(4), *_HISTOGRAM),
+    "ball-2": Row(lambda: games.ball(2), *_BALL),
+    "ball-10": Row(lambda: games.ball(10), *_BALL),
+    "ball-100": Row(lambda: games.ball(100), *_BALL),
     "selection": Row(scenarios.selection, 200_000, 0.90, 50_000, 0.80),
     "optax-chain": Row(scenarios.optax_chain, 400_000, 0.90, 40_000, 0.70),
     "tree": Row(scenarios.prefix_sums, 500_000, 0.95, 200_000, 0.90),
     "search": Row(lambda: scenarios.search(accuracy=False), 400_000, 0.85, 100_000, 0.80),
     "search-accuracy": Row(lambda: scenarios.search(accuracy=True), 400_000, 0.48, 100_000, 0.42),
 }
-"""Audits of mechanisms, queries and chains; those of algorithms are in their rows of the registry.
-"""
-
+"""Audits of mechanisms, queries and chains; those of algorithms are in their own rows."""
 
 # The powers of attacks on full runs that need other numbers of runs, or prove less, than most.
-_POWERS: dict[str, tuple[Any, ...]] = {
-    "dp-tr": (40_000, 0.80, 20_000, 0.75),
-    "dp-subspace-tr": (40_000, 0.80, 20_000, 0.75),
-    "noisy-newton": (40_000, 0.80, 20_000, 0.75),
-    "dp-tr-certified": (40_000, 0.80, 20_000, 0.75),
-    "dp-tr-person": (40_000, 0.80, 20_000, 0.75),
-    "dp-str": (200_000, 0.80, 40_000, 0.75),
-    "dp-sgd": (200_000, 0.80, 40_000, 0.75),
-    "dp-sgd-step": (1_000_000, 0.90, 40_000, 0.75),
-    "dp-sgd-person": (1_000_000, 0.90, 40_000, 0.75),
-    "dp-svrg": (100_000, 0.85, 10_000, 0.65),
-    "dp-svrg++": (100_000, 0.85, 10_000, 0.65),
-    "spider": (200_000, 0.90, 20_000, 0.70),
-    "refresh-and-difference": (200_000, 0.90, 20_000, 0.70),
-    "objective-perturbation": (200_000, 0.90, 50_000, 0.80),
-    "output-perturbation": (200_000, 0.90, 50_000, 0.80),
-    "prgd": (100_000, 0.92, 20_000, 0.80),
-    "dp-gd-selected": (100_000, 0.85, 20_000, 0.75),
-    "book-keeping": (400_000, 0.90, 100_000, 0.70),
-    "spider-tree": (200_000, 0.75, 20_000, 0.65),
+_POWERS: dict[tuple[Any, ...], str] = {
+    (40_000, 0.80, 20_000, 0.75): "dp-tr dp-tr-certified dp-tr-person dp-subspace-tr noisy-newton",
+    (200_000, 0.80, 40_000, 0.75): "dp-str dp-sgd",
+    (1_000_000, 0.90, 40_000, 0.75): "dp-sgd-step dp-sgd-person",
+    (100_000, 0.85, 10_000, 0.65): "dp-svrg dp-svrg++",
+    (200_000, 0.90, 20_000, 0.70): "spider refresh-and-difference",
+    (200_000, 0.90, 50_000, 0.80): "objective-perturbation output-perturbation",
+    (100_000, 0.92, 20_000, 0.80): "prgd",
+    (100_000, 0.85, 20_000, 0.75): "dp-gd-selected",
+    (400_000, 0.90, 100_000, 0.70): "book-keeping",
+    (200_000, 0.75, 20_000, 0.65): "spider-tree",
 }
-
-
-def _of_run(name: str, entry: Entry, scenario: Scenario) -> Row:
-    make = functools.partial(scenarios.full_run, entry, scenario)
-    return Row(make, *_POWERS.get(name, ()))
-
-
+_POWER_OF = {name: power for power, names in _POWERS.items() for name in names.split()}
+_RUNS = {entry.name: (entry, entry.scenario) for entry in ALL.values()} | scenarios.VARIANTS
 AUDITS: dict[str, Row] = _MECHANISMS | {
-    name: _of_run(name, entry, scenario)
-    for name, (entry, scenario) in (
-        {entry.name: (entry, entry.scenario) for entry in ALL.values()} | scenarios.VARIANTS
-    ).items()
+    name: Row(functools.partial(scenarios.full_run, *run), *_POWER_OF.get(name, ()))
+    for name, run in _RUNS.items()
 }
 """All audits by name."""
 
@@ -390,6 +354,7 @@ def audit_many(
     ['gaussian']
     """
     keys = [jax.random.fold_in(key, i) for i in range(len(names))]
+    kind = str(jax.random.key_impl(key))
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     workers = min(_MOST_WORKERS, len(cores) or os.cpu_count() or 1, len(names))
     if workers == 1 or jax.default_backend() != "cpu":
@@ -405,7 +370,7 @@ def audit_many(
     pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(core_sets,))
     try:
         pending = {
-            pool.submit(_audit, name, *_key_data(audit_key), runs, quick)
+            pool.submit(_audit, name, np.asarray(jax.random.key_data(audit_key)), kind, runs, quick)
             for name, audit_key in zip(names, keys, strict=True)
         }
         while pending:
@@ -426,11 +391,6 @@ def _begin(core_sets: Any) -> None:
         os.sched_setaffinity(0, cores)
 
 
-def _key_data(key: Array) -> tuple[np.ndarray, str]:
-    return np.asarray(jax.random.key_data(key)), str(jax.random.key_impl(key))
-
-
-def _audit(name: str, key_data: np.ndarray, implementation: str, *plan: int | None) -> Audit:
-    key = jax.random.wrap_key_data(jnp.asarray(key_data), impl=implementation)
-    runs, quick = plan
-    return audit(name, key=key, runs=runs, quick=bool(quick))
+def _audit(name: str, words: np.ndarray, kind: str, runs: int | None, quick: bool) -> Audit:
+    key = jax.random.wrap_key_data(jnp.asarray(words), impl=kind)
+    return audit(name, key=key, runs=runs, quick=quick)

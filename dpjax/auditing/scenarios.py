@@ -11,15 +11,8 @@ import numpy as np
 import optax
 from jax.scipy.special import ndtr
 
-from dpjax._typing import Array, Params, PyTree
-from dpjax.accounting import (
-    Event,
-    NumberOfTrials,
-    PrivacyBudget,
-    Release,
-    gaussian_multiplier,
-    gumbel_multiplier,
-)
+from dpjax._typing import Array, PyTree
+from dpjax.accounting import Event, PrivacyBudget, Release, gaussian_multiplier, gumbel_multiplier
 from dpjax.algorithms import ALL, Entry, Scenario, dp_gradient_descent, with_accuracy, with_count
 from dpjax.algorithms.histogram import histograms
 from dpjax.auditing import canaries, games
@@ -71,9 +64,8 @@ def _ending_with(ending: Callable[..., Any], **share: float) -> tuple[Entry, Sce
     """DP-GD that spends most of its budget on a question at its end."""
 
     def factory(objective: Objective, budget: PrivacyBudget, **settings: Any) -> Any:
-        return ending(
-            functools.partial(dp_gradient_descent, objective, **settings), budget, **share
-        )
+        make = functools.partial(dp_gradient_descent, objective, **settings)
+        return ending(make, budget, **share)
 
     settings = {"steps": 10, "step_size": 1e-3, "clip_norm": 1e-3}
     scenario = Scenario(loss="slope", settings=settings, dimension=1)
@@ -83,11 +75,7 @@ def _ending_with(ending: Callable[..., Any], **share: float) -> tuple[Entry, Sce
 _ONE_STEP: dict[str, Any] = {"batch_size": 1, "steps": 1, "clip_norm": 1.0}
 # One step of DP-SGD, end to end, 1 record in 10 a batch.
 _SGD_STEP = Scenario(
-    loss="dirac",
-    settings=_ONE_STEP | {"step_size": 1.0},
-    data_size=10,
-    dimension=3,
-    epsilon=8.0,
+    loss="dirac", settings=_ONE_STEP | {"step_size": 1.0}, data_size=10, dimension=3, epsilon=8.0
 )
 VARIANTS: dict[str, tuple[Entry, Scenario]] = {
     "dp-gd-replace-one": _again("dp-gd", relation="replace_one"),
@@ -112,9 +100,7 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
         ),
     ),
     "spider-tree": _again(
-        "spider",
-        settings={"noise": "tree", "steps": 16, "candidates": 0},
-        data_size=100,
+        "spider", settings={"noise": "tree", "steps": 16, "candidates": 0}, data_size=100
     ),
     # One segment of a refresh and one difference.
     "refresh-and-difference": _again(
@@ -226,12 +212,9 @@ def optax_chain() -> Game:
     return Game(Claim(event), pair, run, 2**12)
 
 
-def prefix_sums(noise: PrefixNoise | None = None, stddev: float = 2.5) -> Game:
-    """Returns the attack on a tree's prefix sums: the canary is the first leaf.
-
-    ``stddev`` is that of a node.
-    """
-    noise = PrefixNoise("tree", 31) if noise is None else noise
+def prefix_sums() -> Game:
+    """Returns the attack on a tree's prefix sums: the canary is the first leaf."""
+    noise, stddev = PrefixNoise("tree", 31), 2.5  # of a node
     release = Release("tree", 1, stddev / noise.sensitivity)
     pair = NeighbouringPair(jnp.zeros(1), jnp.ones(1), "zero_out")
     # The sums over 1, 2, 4, ... leaves are each one node that holds the canary.
@@ -268,19 +251,14 @@ def search(accuracy: bool) -> Game:
     are better for the data set and many for its neighbour. A training is one step of one parameter,
     which the canary moves by the whole sensitivity.
     """
-    make = functools.partial(
-        dp_gradient_descent,
-        canaries.LOSSES["slope"],
-        data_size=_SIZE,
-        dimension=1,
-        steps=1,
-        clip_norm=1.0,
-        certify=None,
-    )
-    score = "accuracy" if accuracy else _unused
-    budget = PrivacyBudget(2.6, 1e-5, "zero_out")
+    loss, one_step = canaries.LOSSES["slope"], {"steps": 1, "clip_norm": 1.0, "certify": None}
+    make = functools.partial(dp_gradient_descent, loss, data_size=_SIZE, dimension=1, **one_step)
+    score = "accuracy" if accuracy else lambda params: params[0]
+    budget = PrivacyBudget(2.6, DELTA, "zero_out")
     planned = plan(make, _SETTINGS, budget, trials=4.0, cap=12, score=score, score_share=0.5)
-    by = None if accuracy else ScoreFunction(_Turned(_stddev(planned)))
+    stddev = float(planned.algorithms[0].queries[0].stddev)
+    # The score by the parameters is the rank of one without the canary.
+    by = None if accuracy else ScoreFunction(lambda params: _rank(params[0] / stddev, 0.0))
     attack = functools.partial(_log_ratio, planned, by)
 
     def run(key: Array, records: PyTree) -> Array:
@@ -292,46 +270,25 @@ def search(accuracy: bool) -> Game:
 
 def _log_ratio(planned: SearchPlan, by: ScoreFunction | None, best: _trials.Best) -> Array:
     """Log-likelihood ratio, canary to none, of the released parameter and score."""
-    number, stddev = planned.release.number, _stddev(planned)
+    number, queries = planned.release.number, planned.algorithms[0].queries
+    stddev = float(queries[0].stddev)
     # The step is minus the gradient, which the canary moves from 0 to 1 / n.
     at, shift = best.solution.params[0] / stddev, -1 / _SIZE / stddev
     ratio = shift * (at - shift / 2)
     if by is None:
-        noise = float(planned.algorithms[0].queries[-1].stddev)
+        noise = float(queries[-1].stddev)
         place, moved = best.score / noise, 1 / _SIZE / noise
         ratio += moved * (place - moved / 2)
         # The probability that one training scores lower, without the canary and with it.
         below, theirs = ndtr(place), ndtr(place - moved)
     else:
         below, theirs = (_rank(at, shift) for shift in (0.0, shift))
-    return ratio + jnp.log(_derivative(number, theirs) / _derivative(number, below))
+    # f(u) is the sum of P(K = k) u^k, so that f' has the coefficients k P(K = k).
+    coefficients = (number.probabilities * jnp.arange(1, number.cap + 1))[::-1]
+    return ratio + jnp.log(jnp.polyval(coefficients, theirs) / jnp.polyval(coefficients, below))
 
 
 def _rank(at: Array, shift: Array | float) -> Array:
     """Probability of ranking below ``at`` for a parameter at ``shift``, both over the noise."""
     turn, here = ndtr(_TURN - shift), ndtr(at - shift)
     return jnp.where(at < _TURN, 1 - turn + here, here - turn)
-
-
-class _Turned:
-    """The score by the parameters: the rank of one without the canary."""
-
-    def __init__(self, stddev: float):
-        self._stddev = stddev
-
-    def __call__(self, params: Params) -> Array:
-        return _rank(params[0] / self._stddev, 0.0)
-
-
-def _unused(params: Params) -> Array:
-    return params[0]
-
-
-def _stddev(planned: SearchPlan) -> float:
-    return float(planned.algorithms[0].queries[0].stddev)
-
-
-def _derivative(number: NumberOfTrials, x: Array) -> Array:
-    # f(u) is the sum of P(K = k) u^k, so that f' has the coefficients k P(K = k).
-    coefficients = number.probabilities * jnp.arange(1, number.cap + 1)
-    return jnp.polyval(coefficients[::-1], x)

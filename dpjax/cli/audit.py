@@ -9,10 +9,12 @@ import jax
 
 import dpjax
 from dpjax.cli import options
-from dpjax.cli.main import Parser
 from dpjax.display.bar import Bar
 
-_EXAMPLES = """
+HELP = """
+Play distinguishing games against dpjax's own mechanisms, on synthetic records. Exits with 1 if a
+claim is refuted, or if an attack is inconclusive or too weak to be informative.
+
 dpjax audit dp-tr
 dpjax audit gaussian --seed 0 --plot audit.png
 dpjax audit --all --quick --json audits.json
@@ -26,24 +28,10 @@ _OPTIONS: options.Options = {
     "--json": {"type": options.Output, "help": "write the results as JSON"},
     "--plot": {"type": options.Output, "help": "draw measured errors over claimed curves"},
 }
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    options.add(parser, _OPTIONS)
-    names = textwrap.fill(
-        # Names have hyphens, and are to be copied whole.
-        ", ".join(dpjax.auditing.AUDITS), 78, initial_indent="  ", subsequent_indent="  ",
-        break_on_hyphens=False,
-    )  # fmt: skip
-    parser.describe(
-        command,
-        "Play distinguishing games against dpjax's own mechanisms, on synthetic records. Exits "
-        "with 1 if a claim is refuted, or if an attack is inconclusive or too weak to be "
-        "informative.",
-        _EXAMPLES,
-        f"audits:\n{names}\n\n",
-    )
+OPTIONS = (_OPTIONS,)
+# Names have hyphens, and are to be copied whole.
+_NAMES = textwrap.fill(", ".join(dpjax.auditing.AUDITS), 76, break_on_hyphens=False)
+LISTED = f"audits:\n{textwrap.indent(_NAMES, '  ')}\n\n"
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -136,16 +124,10 @@ def _close(
     )
     for result in failed:
         print(result.verdict)
-    if arguments.json:
-        content = {
-            "audits": [result.to_json() for result in results],
-            "passed": not failed,
-            "seed": arguments.seed,
-            "seconds": seconds,
-        }
-        options.write_json(arguments.json, content)
-        print(f"wrote {arguments.json}")
-    if arguments.plot:
-        dpjax.auditing.plot_audits(results, arguments.plot)
-        print(f"wrote {arguments.plot}")
-    return 1 if failed else 0
+    audits = [result.to_json() for result in results]
+    content = {"audits": audits, "passed": not failed, "seed": arguments.seed, "seconds": seconds}
+    status = options.write(
+        (arguments.json, lambda path: options.write_json(path, content)),
+        (arguments.plot, lambda path: dpjax.auditing.plot_audits(results, path)),
+    )
+    return status or int(bool(failed))

@@ -7,31 +7,23 @@ import textwrap
 import dpjax
 from dpjax.accounting import epsilon
 from dpjax.cli import options, problem
-from dpjax.cli.main import Parser
 from dpjax.display.cards import ceil
 from dpjax.results import guarantee
 
-_EXAMPLES = """
+HELP = """
+Compute the noise for a budget, and recompute epsilon from it. Only the shape of the data is used;
+with --data-size and --dimension the data are not read.
+
 dpjax calibrate dp-tr --data-size 35000 --dimension 22 --epsilon 1 --delta 1e-6
 dpjax calibrate dp-adam --data randhie --batch-size 500 --steps 200
 """
 _OPTIONS: options.Options = {
-    "--dimension": {"type": int, "help": "number of parameters (default: that of the data)"}
-}
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    options.add(parser, *options.PROBLEM, options.ANSWERS, _OPTIONS, options.JSON)
     # Without a name the shape is that of the embedded data only where none of it is given.
-    parser.set_defaults(data=None)
-    parser.describe(
-        command,
-        "Compute the noise for a budget, and recompute epsilon from it. Only the shape of the data "
-        "is used; with --data-size and --dimension the data are not read.",
-        _EXAMPLES,
-        options.listed(dpjax.ALGORITHMS),
-    )
+    "--data": {**options.DATA["--data"], "default": None},
+    "--dimension": {"type": int, "help": "number of parameters (default: that of the data)"},
+}
+OPTIONS = (*options.PROBLEM, options.ANSWERS, _OPTIONS, options.JSON)
+LISTED = options.listed(dpjax.ALGORITHMS)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -74,16 +66,6 @@ def command(arguments: argparse.Namespace) -> int:
     for release in algorithm.event.releases:
         print(textwrap.indent(guarantee.describe(release), "  "))
     print(f"epsilon of this noise, per {unit}: {ceil(spent['pld'], 6)} exact, {looser}")
-    if arguments.json:
-        options.write_json(
-            arguments.json,
-            {
-                **problem.header(arguments, setting),
-                "unit": unit,
-                "epsilon": spent[arguments.accountant],
-                "noise": [release.to_json() for release in algorithm.event.releases],
-                "steps": int(algorithm.steps),
-                "max_steps": algorithm.max_steps,
-            },
-        )
-    return 0
+    found = {"unit": unit, "epsilon": spent[arguments.accountant], "steps": int(algorithm.steps)}
+    content = problem.header(arguments, setting) | found
+    return options.write((arguments.json, lambda path: options.write_json(path, content)))

@@ -7,7 +7,6 @@ import time
 import dpjax
 from dpjax import comparison
 from dpjax.cli import options, problem
-from dpjax.cli.main import Parser
 from dpjax.display.bar import Bar
 
 _WARNING = (
@@ -15,7 +14,11 @@ _WARNING = (
     "may be looked at; an algorithm chosen by it on private data is a release."
 )
 
-_EXAMPLES = """
+HELP = """
+Train algorithms with their defaults at several epsilons, and write a CSV, a picture and a page of
+exact values. NOT PRIVATE: for data that may be looked at. After an interruption, the same command
+continues where it stopped.
+
 dpjax compare --algorithms dp-tr,dp-adam --epsilons 0.5,1,2
 dpjax compare --data patients.csv --label sick --classes no,yes --bounds b.json
 """
@@ -38,21 +41,10 @@ _OPTIONS: options.Options = {
     },
     "--json": {"type": options.Output, "help": "write means and standard errors as JSON"},
 }
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    options.add(parser, _OPTIONS, options.DATA, options.OBJECTIVE, options.DELTA, options.TABLE)
-    # The others need a domain, which no option of this command sets.
-    names = [name for name in dpjax.ALGORITHMS if name not in options.taking("domain")]
-    parser.describe(
-        command,
-        "Train algorithms with their defaults at several epsilons, and write a CSV, a picture and "
-        "a page of exact values. NOT PRIVATE: for data that may be looked at. After an "
-        "interruption, the same command continues where it stopped.",
-        _EXAMPLES,
-        options.listed(names),
-    )
+# The others need a domain, which no option of this command sets.
+_NAMES = [name for name in dpjax.ALGORITHMS if name not in options.taking("domain")]
+LISTED = options.listed(_NAMES)
+OPTIONS = _OPTIONS, options.DATA, options.OBJECTIVE, options.DELTA, options.TABLE
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -64,20 +56,28 @@ def command(arguments: argparse.Namespace) -> int:
             f"{without} needs a domain, which no option sets here: compare it in Python, as "
             "functools.partial(FACTORY, domain=...) among dpjax.comparison.Comparison's algorithms."
         )
+    try:
+        epsilons = [float(word) for word in arguments.epsilons.split(",")]
+    except ValueError:
+        said = f"--epsilons must be numbers such as 0.5,1,2, got {arguments.epsilons!r}."
+        raise ValueError(said) from None
     data, objective = problem.load(arguments), problem.objective(arguments)
     problem.say_labels(arguments, objective, data)
-    compared = comparison.Comparison(
-        data,
-        objective,
-        chosen,
-        numbers(arguments.epsilons),
-        delta=arguments.delta,
-        relation=arguments.relation,
-        seeds=arguments.seeds,
-    )
+    how = options.values(arguments, options.DELTA) | {"seeds": arguments.seeds}
+    compared = comparison.Comparison(data, objective, chosen, epsilons, **how)
     # Before anything exact is printed.
     print(_WARNING, file=sys.stderr, flush=True)
-    results = run(compared, arguments.out)
+    begin = time.perf_counter()
+    with Bar("compare", compared.trainings, shown=True, keep=False) as bar:
+        try:
+            results = compared.run(arguments.out, lambda what, more: bar.advance(more, what))
+        except KeyboardInterrupt:
+            # Results are kept as they are computed.
+            words = "interrupted; run the same command again to continue."
+            raise KeyboardInterrupt(words) from None
+    for path in compared.paths(arguments.out):
+        print(f"wrote {path}")
+    print(f"{compared.trainings:,} trainings in {time.perf_counter() - begin:.0f} s; NOT PRIVATE")
     rows = results.summary()
     print("\nNOT PRIVATE: exact values, mean (standard error) over the seeds")
     print("  ".join(f"{name:>24}" for name in ("algorithm", "epsilon", *results.exact_metrics)))
@@ -86,35 +86,7 @@ def command(arguments: argparse.Namespace) -> int:
         # One seed alone has no standard error, which is NaN.
         cells = [f"{r['mean']:.4g} ({r['standard_error']:.1g})".replace(" (nan)", "") for r in at]
         print("  ".join(f"{cell:>24}" for cell in (method, f"{epsilon:g}", *cells)))
-    if arguments.json:
-        content = {"releasable": False, "data": data.name, "n": data.size, "p": data.dimension,
-                   "objective": objective.name, "relation": arguments.relation,
-                   "delta": compared.delta, "seeds": compared.seeds,
-                   "exact_results": rows}  # fmt: skip
-        options.write_json(arguments.json, content)
-        print(f"wrote {arguments.json}")
-    return 0
-
-
-def run(compared: comparison.Comparison, folder: str) -> comparison.Results:
-    """Trains under a progress bar, and says where the files are."""
-    begin = time.perf_counter()
-    with Bar("compare", compared.trainings, shown=True, keep=False) as bar:
-        try:
-            results = compared.run(folder, lambda what, more: bar.advance(more, what))
-        except KeyboardInterrupt:
-            # Results are kept as they are computed.
-            words = "interrupted; run the same command again to continue."
-            raise KeyboardInterrupt(words) from None
-    for path in compared.paths(folder):
-        print(f"wrote {path}")
-    print(f"{compared.trainings:,} trainings in {time.perf_counter() - begin:.0f} s; NOT PRIVATE")
-    return results
-
-
-def numbers(text: str) -> list[float]:
-    """Returns the numbers that a list names."""
-    try:
-        return [float(word) for word in text.split(",")]
-    except ValueError:
-        raise ValueError(f"--epsilons must be numbers such as 0.5,1,2, got {text!r}.") from None
+    content = {"releasable": False, "data": data.name, "n": data.size, "p": data.dimension,
+               "objective": objective.name, "relation": arguments.relation,
+               "delta": compared.delta, "seeds": compared.seeds, "exact_results": rows}  # fmt: skip
+    return options.write((arguments.json, lambda path: options.write_json(path, content)))

@@ -10,11 +10,13 @@ import sys
 import dpjax
 from dpjax import _validate
 from dpjax.cli import options, problem
-from dpjax.cli.main import Parser
 from dpjax.datasets.source import existing
 from dpjax.datasets.sources import is_table_path
 
-_EXAMPLES = """
+HELP = """
+List the data sets, or show one. For a table of your own begin a schema with --template, fill it in,
+and count what it leaves out with --check.
+
 dpjax data
 dpjax data covtype
 dpjax data people.csv --template --label income --out schema.toml
@@ -46,17 +48,7 @@ _OPTIONS: options.Options = {
     },
     **options.MEMORY,
 }
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    options.add(parser, _OPTIONS, options.TABLE, options.UNIT)
-    parser.describe(
-        command,
-        "List the data sets, or show one. For a table of your own begin a schema with --template, "
-        "fill it in, and count what it leaves out with --check.",
-        _EXAMPLES,
-    )
+OPTIONS = _OPTIONS, options.TABLE, options.UNIT
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -72,23 +64,19 @@ def command(arguments: argparse.Namespace) -> int:
     for flag in () if arguments.write else (*options.UNIT, *options.MEMORY):
         if getattr(arguments, options.destination(flag, {})) is not None:
             raise ValueError(f"{flag} is for --write, which names the file of scaled rows.")
-    if actions:
+    if arguments.name is not None:
         _check_name(arguments.name)
     if arguments.write:
         return _write(arguments)
     if arguments.template:
         return _template(arguments)
     if arguments.check:
+        declared = options.values(arguments, options.TABLE)
+        declared["classes"] = problem.classes(arguments.classes)
         # Here, since `check` takes no intercept and could not refuse the two.
-        if arguments.schema and arguments.intercept:
+        if declared.pop("intercept") and arguments.schema:
             raise ValueError("--intercept must be left out beside --schema, which declares it.")
-        report = dpjax.datasets.check(
-            arguments.name,
-            label=arguments.label,
-            bounds=arguments.bounds,
-            classes=problem.classes(arguments.classes),
-            schema=arguments.schema,
-        )
+        report = dpjax.datasets.check(arguments.name, **declared)
         # On standard error, where it is seen even if the counts go to a file.
         print("warning: exact counts of the data follow, NOT PRIVATE", file=sys.stderr)
         print("\n".join(report.lines()))
@@ -104,7 +92,6 @@ def command(arguments: argparse.Namespace) -> int:
             "Parquet file,\nbegin a schema: `dpjax data FILE --template --out schema.toml`."
         )
         return 0
-    _check_name(arguments.name)
     if is_table_path(arguments.name):
         raise ValueError(
             f"{arguments.name} is a file, not a named data set: begin its schema with --template, "
@@ -139,7 +126,7 @@ def _write(arguments: argparse.Namespace) -> int:
 
 
 def _template(arguments: argparse.Namespace) -> int:
-    for option in ("check", "schema", "classes", "bounds", "intercept"):
+    for option in ("schema", "classes", "bounds", "intercept"):
         if getattr(arguments, option):
             raise ValueError(f"--{option} does not go with --template: leave it out.")
     text = dpjax.datasets.template(arguments.name, arguments.label)
@@ -157,37 +144,28 @@ def _template(arguments: argparse.Namespace) -> int:
             f"--out {arguments.out} exists, and may be filled in already: name another file."
         ) from None
     print(f"wrote {arguments.out}: fill it in, then")
-    print(f"next: {shlex.join(['dpjax', *_checked(arguments.name, arguments.out)])}")
+    check = ["dpjax", "data", arguments.name, "--check", "--schema", arguments.out]
+    print(f"next: {shlex.join(check)}")
     return flagged
-
-
-def _checked(name: str, schema: str) -> list[str]:
-    return ["data", name, "--check", "--schema", schema]
 
 
 def _next(arguments: argparse.Namespace, report: dpjax.datasets.CheckReport) -> str:
     """Returns the command to go on with: the check with what it lacks, or the training."""
-    label, bounds, classes = arguments.label, arguments.bounds, arguments.classes
-    if arguments.schema:
-        run = ["run", "--data", arguments.name, "--schema", arguments.schema, "--save", "model"]
-        again = _checked(arguments.name, arguments.schema)
-        return f"next: {shlex.join(['dpjax', *(again if report.exact_problems else run)])}"
-    # A named data set has its declarations.
-    is_file = is_table_path(arguments.name)
+    start, end = ["run", "--data", arguments.name], ["--save", "model"]
+    bounds, classes = arguments.bounds, arguments.classes
     if report.exact_problems:
-        unknown = classes is None or report.exact_other_labels
-        two = report.exact_classes is not None and len(report.exact_classes) == 2
-        if is_file and unknown and two and report.exact_classes is not None:
-            # As --classes is read, by csv: a label may hold a comma or a quote.
-            csv.writer(line := io.StringIO()).writerow(report.exact_classes)
-            classes = line.getvalue().strip()
-        bounds = bounds or ("bounds.json" if is_file else None)
-        start, end = ["dpjax", "data", arguments.name, "--check"], []
-    else:
-        start, end = ["dpjax", "run", "--data", arguments.name], ["--save", "model"]
-    options = {"--label": label, "--classes": classes, "--bounds": bounds}
+        start, end = ["data", arguments.name, "--check"], []
+        # A named data set has its declarations, and so has a schema.
+        if is_table_path(arguments.name) and not arguments.schema:
+            bounds, found = bounds or "bounds.json", report.exact_classes or ()
+            if len(found) == 2 and (classes is None or report.exact_other_labels):
+                # As --classes is read, by csv: a label may hold a comma or a quote.
+                csv.writer(line := io.StringIO()).writerow(found)
+                classes = line.getvalue().strip()
+    options = {"--schema": arguments.schema, "--label": arguments.label}
+    options |= {"--classes": classes, "--bounds": bounds}
     declared = ["--intercept"] * arguments.intercept
     for name, value in options.items():
         if value:  # one word where the value would be taken for an option
             declared += [f"{name}={value}"] if value.startswith("-") else [name, value]
-    return f"next: {shlex.join([*start, *declared, *end])}"
+    return f"next: {shlex.join(['dpjax', *start, *declared, *end])}"

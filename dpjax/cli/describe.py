@@ -6,11 +6,13 @@ import functools
 import dpjax
 from dpjax import statistics
 from dpjax.cli import options, problem
-from dpjax.cli.main import Parser
 from dpjax.display.cards import printable
 from dpjax.results.guarantee import statement
 
-_EXAMPLES = """
+HELP = """
+Take a first look at a table, privately: records that count, missing cells, means, quantiles,
+histograms and counts of levels. Bins are made of what is declared.
+
 dpjax describe people.csv --schema schema.toml --report look.html
 dpjax describe visits.csv --schema schema.toml --epsilon 0.2 --ledger visits.ledger
 dpjax describe people.csv --schema schema.toml --correlation age,income --dry-run
@@ -35,18 +37,7 @@ _OPTIONS: options.Options = {
     "--report": {"type": options.Output, "help": "write a page with a picture of each column"},
     **{name: options.TRAINING[name] for name in ("--dry-run", "--json", "--ledger", "--part")},
 }
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    options.add(parser, _OPTIONS, options.TABLE, options.UNIT)
-    parser.set_defaults(seed=None)
-    parser.describe(
-        command,
-        "Take a first look at a table, privately: records that count, missing cells, means, "
-        "quantiles, histograms and counts of levels. Bins are made of what is declared.",
-        _EXAMPLES,
-    )
+OPTIONS = _OPTIONS, options.TABLE, options.UNIT
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -54,15 +45,10 @@ def command(arguments: argparse.Namespace) -> int:
     options.check(arguments)
     chosen = options.values(arguments, options.TABLE, options.UNIT)
     chosen["classes"] = problem.classes(arguments.classes)
-    planned = statistics.plan(
-        arguments.file,
-        functools.partial(problem.budget, arguments),
-        data_size=arguments.data_size,
-        bins=arguments.bins,
-        geometric=arguments.geometric,
-        correlation=arguments.correlation,
-        **chosen,
-    )
+    own = ("data_size", "bins", "geometric", "correlation")
+    chosen |= {name: getattr(arguments, name) for name in own}
+    budget = functools.partial(problem.budget, arguments)
+    planned = statistics.plan(arguments.file, budget, **chosen)
     if arguments.dry_run:
         print(statement(planned.algorithm, planned.data.unit, part=arguments.part))
         problem.check_spending(arguments, planned.algorithm.event)

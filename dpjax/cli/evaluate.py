@@ -4,19 +4,20 @@ import argparse
 
 import dpjax
 from dpjax.cli import options, problem
-from dpjax.cli.main import Parser
 from dpjax.datasets.scaled import is_scaled
 from dpjax.datasets.sources import is_table_path
 from dpjax.display.cards import printable
 from dpjax.reporting.evaluation import evaluation_sections
 
-_EXAMPLES = """
+HELP = """
+Release AUC, calibration, confusion matrix and accuracy of a saved model on records that it was not
+trained on, or the errors of a regression, with noise; of persons by the mean of their records. The
+guarantee covers all that is printed.
+
 dpjax evaluate model held-out.csv --schema schema.toml --epsilon 0.5
 dpjax evaluate model held-out.csv --schema schema.toml --epsilon 0.5 --ledger l --report e.html
 """
-_BOOKED: options.Options = {
-    flag: options.TRAINING[flag] for flag in ("--seed", "--ledger", "--part")
-}
+_BOOKED = {flag: options.TRAINING[flag] for flag in ("--seed", "--ledger", "--part")}
 _OPTIONS: options.Options = {
     "data": {
         "type": options.Operand,
@@ -27,20 +28,9 @@ _OPTIONS: options.Options = {
     "--epsilon": {"type": float, "required": True, "help": "of this release"},
     "--data-size": options.BUDGET["--data-size"],
     "--report": {"type": options.Output, "help": "write the model's page with this on it, .html"},
+    **options.DELTA,
 }
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    options.add(parser, options.MODEL, _OPTIONS, options.DELTA, _BOOKED, options.JSON)
-    options.add(parser, options.TABLE, options.UNIT)
-    parser.describe(
-        command,
-        "Release AUC, calibration, confusion matrix and accuracy of a saved model on records that "
-        "it was not trained on, or the errors of a regression, with noise; of persons by the mean "
-        "of their records. The guarantee covers all that is printed.",
-        _EXAMPLES,
-    )
+OPTIONS = options.MODEL, _OPTIONS, _BOOKED, options.JSON, options.TABLE, options.UNIT
 
 
 def command(arguments: argparse.Namespace) -> int:

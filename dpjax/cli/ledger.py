@@ -1,6 +1,7 @@
 """``dpjax ledger``: declare a budget for some data, show what remains of it, verify its file."""
 
 import argparse
+from typing import Any
 
 import dpjax
 from dpjax.accounting import Ledger
@@ -8,15 +9,18 @@ from dpjax.cli import options
 from dpjax.cli.main import Parser
 from dpjax.display.cards import printable
 
-_EXAMPLES = """
+HELP = """
+Declare a budget for some data, show what remains of it, verify its file.
+
 dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6
 dpjax run dp-tr --epsilon 1 --ledger visits.ledger
 dpjax ledger show visits.ledger
 """
-_EXAMPLES_OF_CREATE = """
+_CREATE = """
 dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6
 dpjax ledger create visits.ledger --epsilon 3 --delta 1e-6 --unsampled
-"""
+""".strip()
+OPTIONS, command = (), None
 _FILE: options.Options = {"file": {"metavar": "FILE"}}
 _OF_CREATE: options.Options = {
     "--epsilon": {"type": float, "required": True, "help": "for all runs together"},
@@ -45,21 +49,18 @@ _OF_VERIFY: options.Options = {
 }
 
 
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    parser.describe(None, "", _EXAMPLES)
+def add_verbs(parser: Parser) -> None:
+    """Adds the verbs, each of which has options of its own."""
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    verb = verbs.add_parser("create", help="declare a budget in a new file")
-    verb.describe(create, "", _EXAMPLES_OF_CREATE)
-    options.add(verb, _FILE, _OF_CREATE)
-    verb = verbs.add_parser(
-        "show", help="print the declared budget, the cost of each run, and what remains"
-    )
-    verb.describe(show, "", "dpjax ledger show visits.ledger")
-    options.add(verb, _FILE)
-    verb = verbs.add_parser("verify", help="check every line of the file")
-    verb.describe(verify, "", "dpjax ledger verify visits.ledger")
-    options.add(verb, _FILE, _OF_VERIFY)
+
+    def add(command: Any, line: str, examples: str, *groups: options.Options) -> None:
+        text = f"{line.capitalize()}.\n\n{examples}"
+        verbs.add_parser(command.__name__, help=line).take(text, command, (_FILE, *groups))
+
+    add(create, "declare a budget in a new file", _CREATE, _OF_CREATE)
+    said = "print the declared budget, the cost of each run, and what remains"
+    add(show, said, "dpjax ledger show visits.ledger")
+    add(verify, "check every line of the file", "dpjax ledger verify visits.ledger", _OF_VERIFY)
 
 
 def create(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 COMMANDS = {
@@ -25,7 +25,9 @@ COMMANDS = {
     "reproduce": "reproduce a paper's tables and figures on public data, from a checkout of dpjax",
 }
 """Every command, which has a file of its name, and what it does in a line."""
-_EXAMPLES = """
+_HELP = """
+Train models with differential privacy.
+
 dpjax run                     trains on data that come with dpjax
 dpjax COMMAND --help          options and examples of a command
 """
@@ -82,14 +84,17 @@ def parser(named: Collection[str] = tuple(COMMANDS)) -> "Parser":
     what dpjax has, and so take seconds to import.
     """
     root = Parser(prog="dpjax")
-    root.describe(None, "Train models with differential privacy.", _EXAMPLES)
+    root.take(_HELP)
     version = importlib.metadata.version("dpjax")
     root.add_argument("--version", action="version", version=f"dpjax {version}")
     commands = root.add_subparsers(required=True, metavar="COMMAND")
     for name, line in COMMANDS.items():
         command = commands.add_parser(name, help=line)
         if name in named:
-            importlib.import_module(f"dpjax.cli.{name}").add_options(command)
+            file = importlib.import_module(f"dpjax.cli.{name}")
+            command.take(file.HELP, file.command, file.OPTIONS, getattr(file, "LISTED", ""))
+            if name == "ledger":
+                file.add_verbs(command)
             # The others compile nothing worth keeping.
             if name not in ("data", "ledger", "reproduce", "show"):
                 how = "keep no compiled programs for the next start"
@@ -103,18 +108,21 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **kwargs: Any):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
 
-    def describe(
-        self,
-        command: Callable[[argparse.Namespace], int] | None,
-        description: str,
-        examples: str,
-        listed: str = "",
+    def take(
+        self, text: str, command: Any = None, groups: Sequence[Any] = (), listed: str = ""
     ) -> None:
-        """Sets what runs, and what the help says above and below the options."""
+        """Sets the help, a first paragraph and below it examples, what runs, and its options.
+
+        An option of two groups is that of the later one, in the place of the first.
+        """
         self.set_defaults(command=command)
+        description, _, examples = text.strip().partition("\n\n")
         self.description = textwrap.fill(description, 80)
-        lines = textwrap.indent(textwrap.dedent(examples).strip(), "  ")
-        self.epilog = f"{listed}examples:\n{lines}"
+        self.epilog = f"{listed}examples:\n{textwrap.indent(examples, '  ')}"
+        for flag, how in {flag: group[flag] for group in groups for flag in group}.items():
+            shown = getattr(how.get("type"), "shown", None)
+            # The option's own metavar wins over that of its type.
+            self.add_argument(flag, **({"metavar": shown} | how if shown else how))
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] # as it is called
         self, args: Sequence[str] | None = None, namespace: Any = None

@@ -50,25 +50,11 @@ def taking(parameter: str) -> list[str]:
 
 def listed(names: Iterable[str]) -> str:
     """Returns what a help says of algorithms, above its examples."""
-    lines = (
-        textwrap.fill(
-            dpjax.algorithms.ALL[name].asks.replace("`", ""),
-            80,
-            initial_indent=f"  {name:15} ",
-            subsequent_indent=" " * 18,
-            break_on_hyphens=False,
-        )
-        for name in names
-    )
-    return "\n".join(["algorithms, and what a step asks of the data:", *lines, "\n"])
-
-
-def add(parser: argparse.ArgumentParser, *groups: Options) -> None:
-    """Adds groups of options to a command."""
-    for flag, how in [option for group in groups for option in group.items()]:
-        shown = getattr(how.get("type"), "shown", None)
-        # The option's own metavar wins over that of its type.
-        parser.add_argument(flag, **({"metavar": shown} | how if shown else how))
+    lines = ["algorithms, and what a step asks of the data:"]
+    for name in names:
+        words = f"  {name:15} {dpjax.algorithms.ALL[name].asks}".replace("`", "")
+        lines.append(textwrap.fill(words, 80, subsequent_indent=" " * 18, break_on_hyphens=False))
+    return "\n".join([*lines, "\n"])
 
 
 def destination(flag: str, how: Mapping[str, Any]) -> str:

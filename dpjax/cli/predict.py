@@ -13,7 +13,6 @@ from typing import Any, TextIO
 import dpjax
 from dpjax import _durable
 from dpjax.cli import options
-from dpjax.cli.main import Parser
 from dpjax.datasets.cells import to_number
 from dpjax.display.bar import Bar
 from dpjax.display.cards import printable
@@ -28,7 +27,11 @@ _NOTE = (
     "model was trained on."
 )
 
-_EXAMPLES = """
+HELP = """
+Predict labels by a saved model: CSV with one line for each record, in their order. A record with a
+missing value or an undeclared level gets an empty cell. The guarantee covers the model, but not
+predictions for the records it was trained on.
+
 dpjax predict model new.csv --out predictions.csv
 dpjax predict model new.csv --probabilities
 """
@@ -44,18 +47,7 @@ _OPTIONS: options.Options = {
         "help": "add a column for each class with its chance",
     },
 }
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    options.add(parser, options.MODEL, _OPTIONS)
-    parser.describe(
-        command,
-        "Predict labels by a saved model: CSV with one line for each record, in their order. A "
-        "record with a missing value or an undeclared level gets an empty cell. The guarantee "
-        "covers the model, but not predictions for the records it was trained on.",
-        _EXAMPLES,
-    )
+OPTIONS = options.MODEL, _OPTIONS
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -54,11 +54,10 @@ def private_bounds(arguments: argparse.Namespace) -> PrivateBounds | None:
         if arguments.bounds_epsilon is not None:
             raise ValueError('--bounds-epsilon is for a schema in which bounds = "private".')
         return None
-    for name in ("checkpoint", "repeats", "distributed", "coordinator", "part"):
+    refused = ["checkpoint", "repeats", "distributed", "coordinator", "part"]
+    for name in [*refused, *["inference"] * _infers(arguments)]:
         if getattr(arguments, name):
             raise ValueError(f'--{name} does not go with bounds = "private" in a schema.')
-    if _infers(arguments):
-        raise ValueError('--inference does not go with bounds = "private" in a schema.')
     limit = memory(arguments.memory_limit)
     return PrivateBounds.of(arguments.data, path, memory_limit=limit)
 
@@ -300,6 +299,8 @@ def header(arguments: argparse.Namespace, setting: Setting) -> dict[str, Any]:
         "delta": setting.budget.delta,
         "relation": setting.budget.relation,
         "accountant": arguments.accountant,
+        "noise": [release.to_json() for release in setting.algorithm.event.releases],
+        "max_steps": setting.algorithm.max_steps,
         "versions": {
             name: importlib.metadata.version(name)
             for name in ("dpjax", "jax", "jaxlib", "optax", "dp-accounting", "numpy")
@@ -332,8 +333,8 @@ def check_spending(arguments: argparse.Namespace, event: Event | None) -> None:
 
     The event is None where the training goes on and spends nothing more.
     """
-    if arguments.seed is not None:
-        # Raises for one that is none.
+    # Raises for one that is none; ``describe`` takes no seed.
+    if getattr(arguments, "seed", None) is not None:
         root_key(None, arguments.seed)
     if arguments.ledger and event is not None:
         # Read and not opened: a dry run takes no lock, and writes nothing.
@@ -360,10 +361,27 @@ def maker(
 
 
 def _factory(arguments: argparse.Namespace, name: str, size: int) -> Callable[..., Algorithm]:
-    """Returns the factory of an algorithm with what the arguments set."""
-    settings = _settings(arguments, name)
-    factory = functools.partial(dpjax.ALGORITHMS[name], accountant=arguments.accountant)
-    return functools.partial(factory, data_size=size, **settings)
+    """Returns the factory of an algorithm with what the arguments set, by its names for it."""
+    settings: dict[str, Any] = {"accountant": arguments.accountant, "data_size": size}
+    for flag, how in options.SETTINGS.items():
+        parameter = options.destination(flag, how)
+        value: Any = getattr(arguments, parameter)
+        if value is None:
+            continue
+        # A setting that an algorithm ignores would seem to be in force.
+        names = options.taking(parameter)
+        if name not in names:
+            raise ValueError(
+                f"{name} takes no {flag[2:].replace('-', ' ')}; leave {flag} out, or take one of: "
+                f"{', '.join(names)}."
+            )
+        if parameter == "domain":
+            value = ball(value)
+        # Rates, norms and radii; counts are integers, which the factory checks.
+        elif isinstance(value, float):
+            _validate.positive(flag, value)
+        settings[parameter] = value
+    return functools.partial(dpjax.ALGORITHMS[name], **settings)
 
 
 def grid(words: list[str] | None, name: str) -> dict[str, list[Any]]:
@@ -393,41 +411,13 @@ def grid(words: list[str] | None, name: str) -> dict[str, list[Any]]:
     return settings
 
 
-def _settings(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
-    """Returns what the arguments set, by the names that the factory of ``name`` has for it."""
-    settings = {}
-    for flag, how in options.SETTINGS.items():
-        parameter = options.destination(flag, how)
-        value: Any = getattr(arguments, parameter)
-        if value is None:
-            continue
-        # A setting that an algorithm ignores would seem to be in force.
-        names = options.taking(parameter)
-        if name not in names:
-            raise ValueError(
-                f"{name} takes no {flag[2:].replace('-', ' ')}; leave {flag} out, or take one of: "
-                f"{', '.join(names)}."
-            )
-        if parameter == "domain":
-            value = ball(value)
-        # Rates, norms and radii; counts are integers, which the factory checks.
-        elif isinstance(value, float):
-            _validate.positive(flag, value)
-        settings[parameter] = value
-    return settings
-
-
 def ball(text: str) -> dpjax.objectives.L1Ball | dpjax.objectives.L2Ball:
     """Returns the ball that ``text`` names."""
-    shape, colon, radius = text.partition(":")
-    if not colon:
-        raise ValueError(f"domain must be l1:RADIUS or l2:RADIUS, such as l1:10, got {text!r}.")
-    balls = {"l1": dpjax.objectives.L1Ball, "l2": dpjax.objectives.L2Ball}
-    chosen = balls[_validate.choice("domain", shape, balls)]
+    shape, _, radius = text.partition(":")
     try:
         length = float(radius)
     except ValueError:
-        raise ValueError(
-            f"the radius of domain {text!r} must be a number, such as l1:10."
-        ) from None
-    return chosen(_validate.positive("radius", length))
+        said = "domain must be l1:RADIUS or l2:RADIUS, and RADIUS must be a number, such as l1:10"
+        raise ValueError(f"{said}, got {text!r}.") from None
+    balls = {"l1": dpjax.objectives.L1Ball, "l2": dpjax.objectives.L2Ball}
+    return balls[_validate.choice("domain", shape, balls)](_validate.positive("radius", length))

@@ -7,29 +7,24 @@ import pathlib
 import sys
 
 from dpjax import _validate
-from dpjax.cli.main import Parser
 
 _PAPERS = ("trust-region", "erm", "perturbed", "spider", "dpagem")
 # Where the package is a checkout's, this is beside it.
 _CHECKOUT = pathlib.Path(__file__).parents[2]
 
-_EXAMPLES = """
+HELP = f"""
+Reproduce a paper's tables and figures: {", ".join(_PAPERS)}. In a checkout of dpjax this is
+`python -m benchmarks.papers PAPER ...`, whose --help has the options; the package itself has no
+papers. NOT PRIVATE.
+
 dpjax reproduce erm table1 --quick
 dpjax reproduce trust-region --out pictures
 """
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    parser.describe(
-        command,
-        f"Reproduce a paper's tables and figures: {', '.join(_PAPERS)}. In a checkout of dpjax "
-        "this is `python -m benchmarks.papers PAPER ...`, whose --help has the options; the "
-        "package itself has no papers. NOT PRIVATE.",
-        _EXAMPLES,
-    )
-    parser.add_argument("paper", metavar="PAPER", help=", ".join(_PAPERS))
-    parser.add_argument("more", nargs=argparse.REMAINDER, metavar="...", help="figure and options")
+_OPTIONS = {
+    "paper": {"metavar": "PAPER", "help": ", ".join(_PAPERS)},
+    "more": {"nargs": argparse.REMAINDER, "metavar": "...", "help": "figure and options"},
+}
+OPTIONS = (_OPTIONS,)
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -20,7 +20,6 @@ from dpjax import _validate
 from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.cli import options, problem, processes
-from dpjax.cli.main import Parser
 from dpjax.datasets.source import few
 from dpjax.display.cards import ceil, floor, printable
 from dpjax.driver import check_data, holds_run, root_key, seconds_per_step, starting_point
@@ -32,7 +31,10 @@ _COMPILE_EVENT = "/jax/core/compile/"
 _TRIAL_ROWS = 65_536
 EXACT = ("exact_objective", "exact_gradient_norm", "exact_min_eigenvalue", "exact_accuracy")
 _CONFIDENCE = 0.95
-_EXAMPLES = """
+HELP = """
+Train privately. The guarantee covers all that is printed but the times; --exact adds what it does
+not cover.
+
 dpjax run
 dpjax run dp-adam --epsilon 2 --learning-rate 1 --clip-norm 0.5 --plot run.png
 dpjax run --data people.csv --schema schema.toml --save model --report report.html
@@ -68,19 +70,8 @@ _OPTIONS: options.Options = {
     },
     **options.MEMORY,
 }
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    options.add(parser, *options.PROBLEM, options.ANSWERS, options.TRAINING, _OPTIONS)
-    options.add(parser, processes.OPTIONS)
-    parser.describe(
-        command,
-        "Train privately. The guarantee covers all that is printed but the times; --exact adds "
-        "what it does not cover.",
-        _EXAMPLES,
-        options.listed(dpjax.ALGORITHMS),
-    )
+OPTIONS = (*options.PROBLEM, options.ANSWERS, options.TRAINING, _OPTIONS, processes.OPTIONS)
+LISTED = options.listed(dpjax.ALGORITHMS)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -216,16 +207,10 @@ def _train(
     if seed is None and not resumed:
         key = dpjax.random_key()
     if arguments.repeats is None:
-        return dpjax.run(
-            algorithm,
-            # Each process has the whole table, and puts on its devices the shares that are theirs.
-            data if everyone.size == 1 else dpjax.distributed.shard(data),
-            key=key,
-            seed=seed,
-            checkpoint=arguments.checkpoint,
-            ledger=ledger,
-            part=arguments.part,
-        )
+        # Each process has the whole table, and puts on its devices the shares that are theirs.
+        shared = data if everyone.size == 1 else dpjax.distributed.shard(data)
+        booked: Any = {"ledger": ledger, "part": arguments.part}
+        return dpjax.run(algorithm, shared, key=key, seed=seed, checkpoint=folder, **booked)
     root = root_key(key, seed)
     # One program for all, so that it compiles once.
     keys = jax.random.split(root, arguments.repeats)
@@ -284,10 +269,8 @@ def result(
         # One training's guarantee covers neither repeats nor exact values.
         "releasable": solution.releasable
         and not (arguments.exact or arguments.repeats or arguments.seed is not None),
-        "noise": [release.to_json() for release in event.releases],
         "gradient_evaluations": setting.algorithm.evaluations._asdict(),
         "steps": np.asarray(solution.steps).tolist(),
-        "max_steps": setting.algorithm.max_steps,
         "planned_steps": int(setting.algorithm.steps),
         "status": statuses(np.asarray(solution.status)).tolist(),
         "certificate": certificate,
@@ -365,9 +348,9 @@ def _exact(
     data: dpjax.Dataset,
     solution: dpjax.Solution,
 ) -> dict[str, Any]:
-    unknown: dict[str, Any] = dict.fromkeys(EXACT)
+    found: dict[str, Any] = dict.fromkeys(EXACT)
     if not arguments.exact:
-        return unknown
+        return found
     objective = setting.algorithm.objective
     examples = jax.tree.map(jnp.asarray, data.examples)
     tested = examples
@@ -377,24 +360,15 @@ def _exact(
         tested = x[present], y[present]
     if data.test_x is not None and data.test_y is not None:
         tested = (jnp.asarray(data.test_x), jnp.asarray(data.test_y))
-
+    runs = solution.params if arguments.repeats else [solution.params]
     # What predicts no label has no accuracy.
-    of_labels = [dpjax.diagnostics.exact_accuracy] if objective.predicts else []
-
-    def measure(params: jax.Array) -> list[float]:
-        of_all = (
-            dpjax.diagnostics.exact_objective(objective, params, examples),
-            dpjax.diagnostics.exact_gradient_norm(objective, params, examples),
-            dpjax.diagnostics.exact_min_eigenvalue(objective, params, examples),
-            *(exact(objective, params, *tested) for exact in of_labels),
-        )
-        return [float(value) for value in of_all]
-
-    if arguments.repeats:
-        rows = [measure(params) for params in solution.params]
-        # Accuracy is the last name, and stays None where nothing predicts.
-        return unknown | dict(zip(EXACT, map(list, zip(*rows, strict=True)), strict=False))
-    return unknown | dict(zip(EXACT, measure(solution.params), strict=False))
+    for name in EXACT if objective.predicts else EXACT[:-1]:
+        read, exact = (examples,), getattr(dpjax.diagnostics, name)
+        if name == "exact_accuracy":
+            read = tested
+        values = [float(exact(objective, params, *read)) for params in runs]
+        found[name] = values if arguments.repeats else values[0]
+    return found
 
 
 def _each(value: Any, show: Callable[[Any], str], summarize: Callable = np.mean) -> str:

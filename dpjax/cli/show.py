@@ -6,13 +6,14 @@ import os
 
 import dpjax
 from dpjax.cli import options
-from dpjax.cli.main import Parser
 from dpjax.reporting import facts_of
 from dpjax.reporting.facts import fields
 from dpjax.reporting.officer import one_line, sections
 from dpjax.reporting.page import card
 
-_EXAMPLES = """
+HELP = """
+Print what a saved model is and guarantees, all of it released or public.
+
 dpjax show model
 dpjax show model --json model.json
 dpjax show model --report report.html --author "A. Meyer" --ledger visits.ledger
@@ -20,16 +21,7 @@ dpjax show model --report report.html --author "A. Meyer" --ledger visits.ledger
 _LEDGER: options.Options = {
     "--ledger": {"type": options.Input, "help": "for the report: what is left of its budget"}
 }
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    options.add(parser, options.MODEL, options.JSON, options.REPORT, _LEDGER)
-    parser.describe(
-        command,
-        "Print what a saved model is and guarantees, all of it released or public.",
-        _EXAMPLES,
-    )
+OPTIONS = options.MODEL, options.JSON, options.REPORT, _LEDGER
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -6,12 +6,15 @@ from typing import Any
 
 import dpjax
 from dpjax.cli import options, problem
-from dpjax.cli.main import Parser
 from dpjax.cli.run import costs
 from dpjax.driver import check_data, starting_point
 from dpjax.tuning.score import ACCURACY
 
-_EXAMPLES = """
+HELP = """
+Train with settings drawn at random, and release the training of the highest noisy accuracy. The
+budget covers the whole search: what is released, and that nothing else is. Prints what the search
+costs against one training and against all settings trained once.
+
 dpjax tune --dry-run
 dpjax tune dp-gd --grid learning_rate=4,16,64 regularization=1e-4,1e-3
 dpjax tune dp-adam --trials 5 --grid learning_rate=1,2,4 --save model --report page.html
@@ -45,19 +48,8 @@ _OPTIONS: options.Options = {
         "privacy, in place of a noisy accuracy on the training records",
     },
 }
-
-
-def add_options(parser: Parser) -> None:
-    """Adds what the command takes."""
-    options.add(parser, *options.PROBLEM, _OPTIONS, options.TRAINING, options.REPORT)
-    parser.describe(
-        command,
-        "Train with settings drawn at random, and release the training of the highest noisy "
-        "accuracy. The budget covers the whole search: what is released, and that nothing else is. "
-        "Prints what the search costs against one training and against all settings trained once.",
-        _EXAMPLES,
-        options.listed(dpjax.ALGORITHMS),
-    )
+OPTIONS = (*options.PROBLEM, _OPTIONS, options.TRAINING, options.REPORT)
+LISTED = options.listed(dpjax.ALGORITHMS)
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -67,15 +59,9 @@ def command(arguments: argparse.Namespace) -> int:
     data = problem.load(arguments)
     name, budget, size = problem.declared(arguments, data.size)
     settings = problem.grid(arguments.grid, name)
-    chosen = dpjax.tuning.plan(
-        problem.maker(arguments, data, name, size),
-        settings,
-        budget,
-        trials=arguments.trials,
-        cap=arguments.cap,
-        shape=arguments.shape,
-        score=_score(arguments, data),
-    )
+    make, score = problem.maker(arguments, data, name, size), _score(arguments, data)
+    how = {name: getattr(arguments, name) for name in ("trials", "cap", "shape")}
+    chosen = dpjax.tuning.plan(make, settings, budget, score=score, **how)
     # One setting stands for all in what follows: labels and parameters are the same for each.
     algorithm = chosen.algorithm()
     check_data(algorithm, data, starting_point(algorithm, None))
@@ -93,15 +79,10 @@ def command(arguments: argparse.Namespace) -> int:
         flush=True,
     )
     begin = time.perf_counter()
-    tuned = dpjax.tuning.run_plan(
-        chosen,
-        data,
-        # One of the two: a seed says that the result is for research.
-        key=dpjax.random_key() if arguments.seed is None else None,
-        seed=arguments.seed,
-        ledger=arguments.ledger,
-        part=arguments.part,
-    )
+    # One of the two: a seed says that the result is for research.
+    key = dpjax.random_key() if arguments.seed is None else None
+    booked = {name: getattr(arguments, name) for name in ("seed", "ledger", "part")}
+    tuned = dpjax.tuning.run_plan(chosen, data, key=key, **booked)
     chosen_words = ", ".join(f"{name} {value}" for name, value in tuned.settings.items())
     print(f"chosen: {chosen_words}")
     whose = "the noisy accuracy on the training records"
@@ -160,10 +141,8 @@ def result(
         "settings": chosen.settings,
         "chosen": tuned.settings,
         "score": tuned.score,
-        "noise": [release.to_json() for release in algorithm.event.releases],
         "noise_ratio": chosen.noise_ratio,
         "composition_ratio": chosen.composition_ratio,
         "steps": int(tuned.solution.steps),
-        "max_steps": algorithm.max_steps,
         "seconds": None if private_n else seconds,
     }

@@ -133,9 +133,7 @@ class Results:
 def page(results: Results, conventions: str) -> str:
     """Returns the page: how it was made, the best value known, and a table for each exact metric.
 
-    Args:
-      results: all rows.
-      conventions: of privacy, in words.
+    ``conventions`` are those of privacy, in words.
     """
     seeds = f"{results.seeds} seed{'s' * (results.seeds > 1)}"
     first = results.rows[0]

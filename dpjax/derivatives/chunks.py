@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,19 +21,15 @@ from dpjax.placement.stream import Streamed
 
 
 class Chunk(NamedTuple):
-    """The rows of one chunk.
-
-    Attributes:
-      step: number of the chunk, int32.
-      start: its first row, int32; the last chunk starts early enough to be full.
-      fresh: bool (rows,), False for rows that an earlier chunk has summed.
-      overlaps: whether the last chunk has such rows.
-    """
+    """The rows of one chunk."""
 
     step: Array
     start: Array
+    """Its first row, int32; the last chunk starts early enough to be full."""
     fresh: Array
+    """Bool (rows,), False for rows that an earlier chunk has summed."""
     overlaps: bool = False
+    """Whether the last chunk has such rows."""
 
     def of(self, array: Array, axis: int = 0) -> Array:
         """Returns the chunk's slice of ``array`` along ``axis``."""
@@ -65,8 +62,7 @@ class Chunk(NamedTuple):
 def rows_per_chunk(n: int, numbers_per_row: int, numbers: int = 2**21, most: int = 4096) -> int:
     """Returns the rows of a chunk that holds ``numbers`` values: a power of two, or n below 128.
 
-    ``most`` caps the rows. 2^21 values are 8 MB in float32: smaller chunks stay on one core, larger
-    ones leave the cache.
+    2^21 values are 8 MB in float32: smaller chunks stay on one core, larger ones leave the cache.
     """
     # Never above CHUNK: the float64 sum of a chunk is charged for at most so many rows.
     fitting = max(1, min(most, CHUNK, numbers // max(numbers_per_row, 1)))
@@ -96,12 +92,9 @@ def sum_chunks(
 ) -> PyTree:
     """Returns the sum of ``contribution`` over the chunks that cover rows 0 to n - 1.
 
-    ``n`` is at least 1 and ``rows`` at most n. ``contribution`` returns sums over blocks of a
-    chunk's fresh rows, with a leading axis of blocks; it must leave out the other rows.
-
-    Returns:
-      A pytree of ``Expansion``, one for each summand: the same bits for any ``rows`` that cut the
-      same blocks.
+    ``contribution`` returns sums over blocks of a chunk's fresh rows, with a leading axis of
+    blocks; it must leave out the other rows. The result is an ``Expansion`` for each summand, the
+    same bits for any ``rows``, at most n, that cut the same blocks.
     """
 
     def body(step, total):
@@ -110,7 +103,7 @@ def sum_chunks(
         start = jnp.minimum(first, n - rows)
         fresh = start + jnp.arange(rows) >= first
         chunk = Chunk(step, start, fresh, n % rows != 0)
-        return _added(summands, total, contribution(chunk))
+        return _map(Summand.add, summands, total, contribution(chunk))
 
     return _finished(summands, lax.fori_loop(0, -(-n // rows), body, _zero(summands)))
 
@@ -136,7 +129,7 @@ def sum_loads(
 
         def inner(j: Array, total: PyTree) -> PyTree:
             chunk = Chunk(i * chunks + j, j * rows, jnp.ones(rows, bool))
-            return _added(summands, total, contribution(held, chunk))
+            return _map(Summand.add, summands, total, contribution(held, chunk))
 
         return lax.fori_loop(0, chunks, inner, total)
 
@@ -144,16 +137,12 @@ def sum_loads(
 
 
 def count_rows(
-    batch: PyTree,
-    mask: Bool[Array, " n"] | None,
-    flags: Callable[[PyTree], Any],
+    batch: PyTree, mask: Bool[Array, " n"] | None, flags: Callable[[PyTree], Any]
 ) -> Float[Expansion, ""]:
     """Returns for how many rows ``flags`` is True, shape (), exactly; or their sum, up to rounding.
 
-    Args:
-      batch: pytree with one row a record.
-      mask: (n,) bool; False rows are not counted.
-      flags: of some rows, bool or numbers from 0 to 1 (rows,), each of its own row alone.
+    ``batch`` has one row a record, of which ``mask`` (n,) leaves some out. ``flags`` is of some
+    rows, bool or numbers from 0 to 1 (rows,), each of its own row alone.
 
     >>> float(count_rows(jnp.arange(5), None, lambda x: x > 2).leading)
     2.0
@@ -165,9 +154,8 @@ def count_rows(
         # 0 and 1 are multiples of the grid that a bound of 1 gives: nothing is rounded.
         return jnp.where(keep, flags(rows), 0)
 
-    one = Summand((), jnp.dtype("float32"), bound=1.0)
     # A row is one flag here, so that only the rounding bound limits a chunk.
-    return sum_chunks(n, min(n, CHUNK), contribution, one)
+    return sum_chunks(n, min(n, CHUNK), contribution, integers.COUNT)
 
 
 def sum_blocks(
@@ -176,10 +164,7 @@ def sum_blocks(
     """Returns the sum of ``contribution`` over blocks of even size that cover rows 0 to n - 1.
 
     Unlike ``sum_chunks`` it computes hardly any row twice, and needs no loop if all rows fit at
-    once.
-
-    ``contribution`` returns, of a chunk and the size of its blocks, the sums over blocks, with a
-    leading axis of blocks; it must leave out rows that are not fresh. Those start at 0.
+    once. ``contribution`` is also passed the size of the blocks.
     """
     most = max(1, min(most, CHUNK))
     if n >= SHARE:
@@ -196,7 +181,7 @@ def sum_blocks(
     def body(step, total):
         start = step * rows
         fresh = start + jnp.arange(rows) < n
-        return _added(summands, total, contribution(Chunk(step, start, fresh), size))
+        return _map(Summand.add, summands, total, contribution(Chunk(step, start, fresh), size))
 
     if steps == 1:
         return _finished(summands, body(jnp.int32(0), _zero(summands)))
@@ -205,28 +190,18 @@ def sum_blocks(
 
 def _zero(summands: PyTree) -> PyTree:
     # First of all: what is charged for rounding holds up to so many numbers.
-    integers.check(jax.tree.leaves(summands, is_leaf=_is_summand))
-    return jax.tree.map(lambda summand: summand.zero(), summands, is_leaf=_is_summand)
-
-
-def _added(summands: PyTree, total: PyTree, parts: PyTree) -> PyTree:
-    return jax.tree.map(
-        lambda summand, *both: summand.add(*both), summands, total, parts, is_leaf=_is_summand
-    )
+    integers.check(sum(jax.tree.leaves(_map(lambda each: math.prod(each.shape), summands))))
+    return _map(Summand.zero, summands)
 
 
 def _finished(summands: PyTree, total: PyTree) -> PyTree:
-    # Summands are tuples themselves: without ``is_leaf`` they would be taken apart.
-    kinds, structure = jax.tree.flatten(summands, is_leaf=_is_summand)
     # One collective for all parts of the sum, and of integers, so that it is exact.
-    wholes = integers.over_shares(structure.flatten_up_to(total))
-    return structure.unflatten(
-        [summand.finish(whole) for summand, whole in zip(kinds, wholes, strict=True)]
-    )
+    return _map(Summand.finish, summands, integers.over_shares(total))
 
 
-def _is_summand(leaf: Any) -> bool:
-    return isinstance(leaf, Summand)
+def _map(function: Callable[..., Any], summands: PyTree, *trees: PyTree) -> PyTree:
+    # Summands are tuples themselves: without ``is_leaf`` they would be taken apart.
+    return jax.tree.map(function, summands, *trees, is_leaf=lambda leaf: isinstance(leaf, Summand))
 
 
 def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> PyTree:
@@ -249,10 +224,7 @@ def compute_once(chunk: Chunk, function: Callable[..., PyTree], *args: Any) -> P
 
 
 def common_length(tree: PyTree, mask: ArrayLike | None, name: str = "batch") -> int:
-    """Returns the length of the leading axis that all leaves share; ``name`` is for messages.
-
-    Raises:
-      ValueError: if they share none, if it is 0, or if ``mask`` is not a bool array (n,).
+    """Returns the length of the leading axis that all leaves share, or raises; also for a mask.
 
     Privacy: reads shapes and dtypes, no value. No message names n, which may be private.
     """

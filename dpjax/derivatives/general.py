@@ -29,12 +29,7 @@ Mask: TypeAlias = 'Bool[jax.typing.ArrayLike, " n"] | None'
 def flatten(params: PyTree[Float[ArrayLike, "..."]]) -> tuple[Float[Array, " p"], Callable]:
     """Returns the parameters as one array (p,) of at least float32, and the inverse function.
 
-    Args:
-      params: pytree of floating arrays, possibly of several dtypes.
-
-    Returns:
-      ``(flat, unflatten)``; ``unflatten(flat, as_sum=True)`` keeps the wide dtype, as a sum over
-      records needs.
+    ``unflatten(flat, as_sum=True)`` keeps the wide dtype, as a sum over records needs.
 
     Raises:
       ValueError: if a leaf is not floating.
@@ -66,11 +61,7 @@ def gradient_sum(
     permutation_invariant: bool = False,
     most: int = 4096,
 ) -> Expansion:
-    """Returns the sum (p,) of clipped gradients of the flattened parameters.
-
-    ``permutation_invariant`` as in ``rounding.block_products``; ``most`` bounds the records
-    computed at once.
-    """
+    """Returns the sum (p,) of clipped gradients, of at most ``most`` records at once."""
     n = chunks.common_length(batch, mask)
     flat, unflatten = flatten(params)
     # In the flat parameters, so that one record gives one row of p numbers whatever the tree.
@@ -108,7 +99,6 @@ def second_order_sums(
 
     ``weights`` are those of gradient and Hessian in the joint norm; without one for the gradient
     the Hessian's norm alone decides, and there is no sum of gradients, which would have no bound.
-    ``permutation_invariant`` as in ``rounding.block_products``.
     """
     n = chunks.common_length(batch, mask)
     flat, unflatten = flatten(params)

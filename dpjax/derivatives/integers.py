@@ -10,15 +10,13 @@ What that adds to the sensitivity is in ``rounding.rounding_error``.
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._typing import Array, Float, Int, Real
+from dpjax._typing import Array, Float, Int, PyTree, Real
 from dpjax._wide import Expansion, float64, from_float64, sum_in_float64
 from dpjax.placement.shard import add_up, is_inside
 
@@ -38,12 +36,7 @@ _NEAREST = lax.RoundingMethod.TO_NEAREST_EVEN
 
 
 class Words(NamedTuple):
-    """64-bit integers as two words, which a loop can carry where x64 is off.
-
-    Args:
-      high: int32.
-      low: uint32, of the same shape.
-    """
+    """64-bit integers as words of int32 and uint32, which a loop can carry where x64 is off."""
 
     high: Int[Array, "*shape"]
     low: Int[Array, "*shape"]
@@ -54,21 +47,16 @@ Total = tuple[Words, Words]
 
 
 class Summand(NamedTuple):
-    """What is known of a sum before it is made.
-
-    Args:
-      shape: of the sum.
-      dtype: float32 or float64, of the terms in which the finished sum is given.
-      bound: on every coordinate of one row's contribution, a public number or an array that fits
-        ``shape``.
-      squares: how many square blocks come first in a sum of shape (rows, p). Each is made exactly
-        symmetric: the mean of itself and its transpose.
-    """
+    """What is known of a sum before it is made."""
 
     shape: tuple[int, ...]
     dtype: jnp.dtype
+    """Float32 or float64, of the terms in which the finished sum is given."""
     bound: Real[Array, "*broadcast"] | float
+    """On every coordinate of one row's contribution: public, a number or an array."""
     squares: int = 0
+    """How many square blocks, first in a sum of shape (rows, p), are made exactly symmetric: each
+    the mean of itself and its transpose."""
 
     def zero(self) -> Total:
         """Returns the sum of nothing, which a loop carries."""
@@ -179,28 +167,30 @@ def _as_float32(total: Total, power: Array) -> tuple[Array, ...]:
         return tuple(terms)
 
 
-def check(summands: list[Summand]) -> None:
+COUNT = Summand((), jnp.dtype("float32"), bound=1.0)
+"""That of a sum of numbers from 0 to 1, such as flags."""
+
+
+def check(numbers: int) -> None:
     """Raises if the parts of a sum have more numbers than its rounding is charged for.
 
-    >>> check([Summand((2**20, 2**13), jnp.dtype("float32"), 1.0)])
+    >>> check(2**33)
     Traceback (most recent call last):
       ...
     ValueError: a clipped sum holds at most 4294967296 numbers, got 8589934592.
     """
-    numbers = sum(math.prod(summand.shape) for summand in summands)
     if numbers > MOST_NUMBERS:
         raise ValueError(f"a clipped sum holds at most {MOST_NUMBERS} numbers, got {numbers}.")
 
 
-def over_shares(totals: Sequence[Total]) -> Sequence[Total]:
-    """Returns the sums over the shares of all devices, by one collective."""
+def over_shares(totals: PyTree) -> PyTree:
+    """Returns the sums of ``Words`` over the shares of all devices, by one collective."""
     if not is_inside():
         return totals
     # All words in one message: each collective waits for the slowest device.
-    words = [word for total in totals for word in total]
+    words, structure = jax.tree.flatten(totals, is_leaf=lambda node: isinstance(node, Words))
     with jax.enable_x64(True):
-        added = [_words(integers) for integers in add_up([_integers(word) for word in words])]
-    return list(zip(added[::2], added[1::2], strict=True))
+        return structure.unflatten(map(_words, add_up([_integers(word) for word in words])))
 
 
 def _plus(words: Words, integers: Array) -> Words:

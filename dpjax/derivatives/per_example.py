@@ -283,8 +283,10 @@ def gradient_sum(
     size, leaves = general.flatten(params)[0].size, len(jax.tree.leaves(params))
     if method == "auto" and size <= _SMALL and not per_layer and memory_limit is None:
         method = "per_example"
+    shared = {"permutation_invariant": permutation_invariant}
+    whole = functools.partial(general.gradient_sum, loss, **shared)
     if method == "per_example" and memory_limit is None:
-        return general.gradient_sum(loss, params, batch, mask, clip_norm, permutation_invariant)
+        return whole(params, batch, mask, clip_norm)
     reading = bookkeeping.read(loss, params, batch, permutation_invariant)
     if method == "auto" and not (reading.saves or per_layer):
         method = "per_example"
@@ -292,12 +294,8 @@ def gradient_sum(
     per_record = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
     rows = rows_within(per_record, wide_dtype(params).itemsize, memory_limit)
     if method == "per_example":
-        return general.gradient_sum(
-            loss, params, batch, mask, clip_norm, permutation_invariant, rows
-        )
-    keeping = functools.partial(
-        bookkeeping.gradient_sum, loss, permutation_invariant=permutation_invariant, rows=rows
-    )
+        return whole(params, batch, mask, clip_norm, most=rows)
+    keeping = functools.partial(bookkeeping.gradient_sum, loss, rows=rows, **shared)
     if per_layer:
         # L leaves within C / sqrt(L) each are within C together.
         return keeping(params, batch, mask, jnp.full(leaves, clip_norm / math.sqrt(leaves)))
@@ -306,9 +304,7 @@ def gradient_sum(
     # Norms without the gradients cancel, and need float64, which is fast on a CPU alone.
     needed = 2 * (reading.plan.numbers + size) * wide_dtype(params).itemsize
     most = max(1, min(MEMORY_LIMIT, memory_limit or MEMORY_LIMIT) // needed)
-    whole = functools.partial(
-        general.gradient_sum, loss, permutation_invariant=permutation_invariant, most=most
-    )
+    whole = functools.partial(whole, most=most)
     return lax.platform_dependent(params, batch, mask, clip_norm, cpu=keeping, default=whole)
 
 
@@ -316,9 +312,6 @@ def rows_within(numbers: int, itemsize: int, memory_limit: int | None) -> int:
     """Returns the number of records to compute at once, of ``numbers`` values each.
 
     ``memory_limit`` is in bytes, or None for ``MEMORY_LIMIT``, which a large record may exceed.
-
-    Raises:
-      ValueError: if one record needs more than a limit that is not None.
     """
     needed = max(numbers, 1) * itemsize
     if memory_limit is not None and memory_limit < needed:

@@ -56,9 +56,8 @@ def walk(
 ) -> list[Value]:
     """Returns the results of a program on values of a type that the caller defines.
 
-    ``closed`` is from ``trace``, and calls within it are written out; ``inputs`` has a value for
-    each argument, and ``constant`` makes one of an array that the program holds. ``take(equation,
-    values) -> results`` is called for the equations in the order they are run.
+    Calls within it are written out. ``constant`` makes a value of an array that the program holds,
+    and ``take(equation, values) -> results`` is called for the equations in their order.
 
     >>> program = jax.make_jaxpr(lambda x: 2 * x + x)(1.0)
     >>> def deeper(equation, depths):
@@ -99,8 +98,6 @@ def map_examples(
 ) -> PyTree:
     """Returns ``function`` mapped over the examples, with results along a leading axis.
 
-    ``sequential``, from ``vmap_mixes_examples``, computes one example after another.
-
     Privacy: NOT a mechanism; with ``sequential`` from ``vmap_mixes_examples``, the result for an
       example depends on that example alone.
     """
@@ -120,11 +117,6 @@ def vmap_mixes_examples(loss: Loss, params: Params, examples: PyTree) -> bool:
     # Of a function that it knows JAX would keep the program, even if what that reads has changed.
     traced = jax.make_jaxpr(lambda *arguments: loss(*arguments))(params, example_of(examples))
     return any(map(equation_mixes_examples, equations(traced.jaxpr)))
-
-
-def inner_program_mixes_examples(equation: Any) -> bool:
-    """Returns whether a program inside an equation, such as a loop's, may mix examples."""
-    return any(map(equation_mixes_examples, _within(equation)))
 
 
 def equation_mixes_examples(equation: Any) -> bool:
@@ -148,10 +140,11 @@ def equations(jaxpr: core.Jaxpr) -> Iterator[Any]:
     """Yields every equation of a program and of the programs inside it."""
     for equation in jaxpr.eqns:
         yield equation
-        yield from _within(equation)
+        yield from within(equation)
 
 
-def _within(equation: Any) -> Iterator[Any]:
+def within(equation: Any) -> Iterator[Any]:
+    """Yields every equation of the programs inside an equation, such as a loop's."""
     # A parameter may be a program, a closed one, or a tuple of them (a ``cond``'s branches).
     for value in jax.tree.leaves(
         list(equation.params.values()), is_leaf=lambda leaf: hasattr(leaf, "eqns")

@@ -192,9 +192,6 @@ def sum_sensitivity(
     """Returns the l2 sensitivity of a sum of clipped rows as an array, rounding included.
 
     ``rows`` is the largest number of rows in the sum, masked rows included.
-
-    Raises:
-      ValueError: for an unknown relation, or rows that are not an integer of at least 1.
     """
     # No limit here: the caller sees the number, however large.
     error = sum_rounding_error(rows, relation, permutation_invariant) + shift_rounding_error(

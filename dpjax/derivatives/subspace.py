@@ -70,15 +70,7 @@ def derivatives(
     ``jax.custom_vjp``, which have no forward derivative. ``directions`` are the rows of S;
     ``store`` stores an intermediate derivative in memory, so that no compiler recomputes it.
 
-    Raises:
-      TypeError: if the loss is not a scalar.
-
     Privacy: NOT a mechanism; reads one record.
-
-    >>> S = jnp.eye(3)[:2]
-    >>> _, H = derivatives(lambda w, x: jnp.sum(jnp.tanh(w * x)) ** 2, jnp.zeros(3), S, jnp.ones(3))
-    >>> H.tolist()
-    [[2.0, 2.0], [2.0, 2.0]]
     """
     start, out, steps = _trace_steps(loss, point, record)
     k, dtype = directions.shape[0], directions.dtype

@@ -1,7 +1,7 @@
 """NOT PRIVATE: exact objective, derivatives and accuracy on raw data; saddle, minimum, escape."""
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,9 @@ def exact_objective(objective: Objective, params: Params, examples: PyTree) -> A
     0.6931472
     """
     mean = _mean_loss(objective.data_term, params, examples)
-    return mean + _regularizer(objective, params)
+    return mean + (
+        jnp.zeros(()) if objective.regularizer is None else objective.regularizer(params)
+    )
 
 
 @jax.jit
@@ -87,10 +89,6 @@ def _mean_loss(objective: Objective, params: Params, examples: PyTree) -> Array:
     return jnp.sum(jnp.where(kept, values, 0.0)) / kept.size
 
 
-def _regularizer(objective: Objective, params: Params) -> Array:
-    return jnp.zeros(()) if objective.regularizer is None else objective.regularizer(params)
-
-
 @jax.jit
 def exact_hessian(objective: Objective, params: Params, examples: PyTree) -> Array:
     """Returns the exact Hessian of the flattened parameters, (p, p). NOT PRIVATE.
@@ -99,21 +97,17 @@ def exact_hessian(objective: Objective, params: Params, examples: PyTree) -> Arr
     >>> print(exact_hessian(logistic(), jnp.zeros(1), (jnp.ones((2, 1)), jnp.ones(2))))
     [[0.25]]
     """
-    mean = _mean_hessian(objective.data_term, params, examples)
-    return objective.regularize_hessian(mean, params)
-
-
-def _mean_hessian(objective: Objective, params: Params, examples: PyTree) -> Array:
     flat, unravel = ravel_pytree(params)
-    gradient = jax.grad(lambda w: _mean_loss(objective, unravel(w), examples))
+    gradient = jax.grad(lambda w: _mean_loss(objective.data_term, unravel(w), examples))
     # One column after the other: (n, p) at a time, never (n, p, p).
     columns = jax.lax.map(
         lambda v: jax.jvp(gradient, (flat,), (v,))[1], jnp.eye(flat.size, dtype=flat.dtype)
     )
     # Columns differ from rows by rounding; eigenvalues are those of a symmetric matrix.
-    return (columns + columns.T) / 2
+    return objective.regularize_hessian((columns + columns.T) / 2, params)
 
 
+_regularize = jax.jit(Objective.regularize_hessian)
 _MOST_STEPS = 500
 _FIRST_RADIUS, _LEAST_RADIUS = 0.1, 1e-9
 _POLISHING_STEPS = 2
@@ -122,13 +116,7 @@ _FLAT = 1e-6
 
 
 class Point(NamedTuple):
-    """A stationary point of the exact objective.
-
-    Args:
-      params: (dimension,) float64.
-      value: the objective there.
-      min_eigenvalue: smallest eigenvalue of the Hessian there.
-    """
+    """A stationary point (p,) of the exact objective, its value, and the least curvature there."""
 
     params: np.ndarray
     value: float
@@ -174,7 +162,7 @@ def exact_saddle(objective: Objective, examples: tuple[PyTree, PyTree]) -> Point
     -0.25
     """
     with jax.enable_x64(True):
-        x, y = _float64(examples)
+        x, y = (jnp.asarray(leaf, jnp.float64) for leaf in examples)
         params = jnp.zeros(objective.parameters(x.shape[1]))
         own = _regularize(objective, jnp.zeros((params.size, params.size)), params)
         # At 0 the Hessian of these penalties is a multiple of the identity: one entry is enough.
@@ -205,7 +193,7 @@ def exact_landscape(objective: Objective, examples: tuple[PyTree, PyTree]) -> La
     """
     saddle = exact_saddle(objective, examples)
     with jax.enable_x64(True):
-        data = _float64(examples)
+        data: Any = tuple(jnp.asarray(leaf, jnp.float64) for leaf in examples)
         hessian = exact_hessian(objective, jnp.asarray(saddle.params), data)
         # Of either sign, as the problems are even.
         downhill = jnp.linalg.eigh(hessian)[1][:, 0]
@@ -241,11 +229,6 @@ def exact_escape(
     return lower & jnp.isfinite(params).all()
 
 
-def _float64(examples: tuple[PyTree, PyTree]) -> tuple[Array, Array]:
-    x, y = (jnp.asarray(leaf, jnp.float64) for leaf in examples)
-    return x, y
-
-
 def _data_curvature(objective: Objective, x: np.ndarray, y: np.ndarray) -> float:
     """Smallest eigenvalue at 0 of the data term's Hessian."""
     finite, signs = np.isfinite(x).all(axis=1), Signs().read(y)
@@ -267,9 +250,6 @@ def _data_curvature(objective: Objective, x: np.ndarray, y: np.ndarray) -> float
         )
     weighted = x[kept].T * weights
     return float(np.linalg.eigvalsh(weighted @ x[kept])[0]) / y.size
-
-
-_regularize = jax.jit(Objective.regularize_hessian)
 
 
 @jax.jit

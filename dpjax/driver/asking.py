@@ -35,8 +35,7 @@ class BoundAlgorithm(NamedTuple):
 class Asking:
     """The ``ask`` of one step, or of the end of a run: it answers each query once, where it stands.
 
-    Args:
-      step: number of the step; of the end, one that no step has.
+    The end has a step number that no step has.
 
     Privacy: the key of an answer is made of the query's name and the step, so a second answer in
       the step would have the same noise, and their difference none.
@@ -55,13 +54,9 @@ class Asking:
         return derive(self._bound.key, "step", self._step)
 
     def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
-        """Returns the noisy answer to ``query`` at ``params``.
+        """Returns the noisy answer to ``query``.
 
         ``params`` and ``public`` are public or were released before.
-
-        Raises:
-          ValueError: while tracing, for a query that is not the algorithm's, that was asked before
-            in this step, or that is asked from inside a transformation.
         """
         self._check(query)
         condition = query.is_asked(**public)
@@ -128,10 +123,9 @@ def bind_with_key(algorithm: Algorithm, records: PyTree, key: Array) -> BoundAlg
 
 
 class Asked(NamedTuple):
-    """A question of a step, or of the end of a run."""
+    """A question, by the name of its query."""
 
     name: str
-    """Of the query."""
     conditional: bool
     """Whether records are read only where a condition holds, see ``Query.is_asked``."""
     noise_draws: int = 0
@@ -139,21 +133,16 @@ class Asked(NamedTuple):
 
 
 class Questions(NamedTuple):
-    """What an algorithm asks."""
+    """What an algorithm asks at every step, and when the steps are over."""
 
     step: tuple[Asked, ...]
-    """At every step."""
     end: tuple[Asked, ...]
-    """When the steps are over."""
 
 
 def questions(
     algorithm: Algorithm, examples: PyTree, params: Params, asking: type[Asking] = Asking
 ) -> Questions:
-    """Returns what is asked, found by tracing one step and the end; nothing is computed.
-
-    Of examples and parameters shapes and dtypes are read.
-    """
+    """Returns what is asked, found by tracing one step and the end; nothing is computed."""
     found = []
 
     def trace(algorithm: Algorithm, records: PyTree, params: Params, key: Array) -> Any:
@@ -186,11 +175,7 @@ class _Counting(Asking):
 
 
 def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> None:
-    """Raises if an algorithm or query does what it may not, before anything is spent.
-
-    Raises:
-      ValueError: as ``check_query`` and ``Asking``, and outside ``jit`` as ``check_counts``.
-    """
+    """Raises if an algorithm or query does what it may not, before anything is spent."""
     for query in algorithm.queries:
         check_query(query)
     leaves, structure = jax.tree.flatten((algorithm, examples, params))
@@ -203,7 +188,8 @@ def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> N
 
     jax.tree.leaves(algorithm, is_leaf=note)
     count = _counted if rooms <= _FIXED else _counted.__wrapped__
-    asked = count(structure, tuple(map(_shape_of, leaves)))
+    # Weak types count: without them the traced step could promote to other dtypes.
+    asked = count(structure, tuple(map(jax.typeof, leaves)))
     if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(algorithm)):
         with jax.ensure_compile_time_eval():  # an event has numbers, also inside ``jit``
             check_counts(algorithm, asked)
@@ -211,15 +197,8 @@ def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> N
 
 # What is asked follows from structure, shapes and dtypes, so that a sweep is traced once.
 @functools.lru_cache(maxsize=256)
-def _counted(structure: Any, shapes: tuple[jax.ShapeDtypeStruct, ...]) -> Questions:
-    algorithm, examples, params = jax.tree.unflatten(structure, shapes)
-    return questions(algorithm, examples, params, _Counting)
-
-
-def _shape_of(leaf: Any) -> jax.ShapeDtypeStruct:
-    # Weak types count: without them the traced step could promote to other dtypes.
-    weak = jax.typeof(leaf).weak_type
-    return jax.ShapeDtypeStruct(jnp.shape(leaf), jnp.result_type(leaf), weak_type=weak)
+def _counted(structure: Any, shapes: tuple[Any, ...]) -> Questions:
+    return questions(*structure.unflatten(shapes), _Counting)
 
 
 def check_counts(algorithm: Algorithm, asked: Questions) -> None:

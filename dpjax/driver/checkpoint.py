@@ -31,21 +31,17 @@ class ResumeMismatch(ValueError):
 class Checkpoint:
     """Where a run is.
 
-    Args:
-      run_id: its name in the ledger.
-      key: the root key.
-      step: steps taken.
-      leaves: of the loop's carry, as NumPy arrays.
-      manifest: what must be the same to go on.
-
     Privacy: SECRET. Whoever holds the key can subtract the noise.
     """
 
     run_id: str
+    """Its name in the ledger, which it keeps when it is resumed."""
     key: Array = dataclasses.field(repr=False)
     step: int
     leaves: tuple[np.ndarray, ...] = dataclasses.field(repr=False)
+    """Of the loop's carry."""
     manifest: dict[str, Any] = dataclasses.field(repr=False)
+    """What must be the same to go on."""
 
 
 def holds_run(folder: str | os.PathLike) -> bool:
@@ -57,13 +53,8 @@ def holds_run(folder: str | os.PathLike) -> bool:
     return pathlib.Path(folder, _STATE).exists()
 
 
-class Folder:
+class Folder(contextlib.AbstractContextManager):
     """A checkpoint folder, made if it is absent, and locked until it is closed.
-
-    Raises:
-      ValueError: if it is a link or another user's, if others than its owner may enter it, or if
-        another process works in it.
-      OSError: if it cannot be made.
 
     Privacy: SECRET, see ``Checkpoint``. Never publish or back it up beside the results.
     """
@@ -86,31 +77,24 @@ class Folder:
                 "be one."
             ) from error
         self._descriptor: int | None = descriptor
-        # Check the open folder, not the path, which may name another folder by now.
-        self._check_private(os.fstat(descriptor))
-        if not _durable.lock(self._descriptor):
+        if why := self._refusal(descriptor):
             self.close()
-            raise ValueError(f"checkpoint={os.fspath(path)!r} is in use by another run.")
+            raise ValueError(f"checkpoint={os.fspath(path)!r} {why}.")
 
-    def _check_private(self, status: os.stat_result) -> None:
+    def _refusal(self, descriptor: int) -> str:
+        # Check the open folder, not the path, which may name another folder by now.
+        status = os.fstat(descriptor)
         whose = "will hold the key: name a folder that does not exist"
         if status.st_uid != os.geteuid():
             # Its owner can read what is in it, and may hold open what is written to.
-            self.close()
-            raise ValueError(f"checkpoint={str(self.path)!r} is another user's, and {whose}.")
+            return f"is another user's, and {whose}"
         if (mode := status.st_mode & 0o777) & 0o077:
-            self.close()
-            raise ValueError(
-                f"checkpoint={str(self.path)!r} has mode {mode:o}, so others may enter it, and it "
-                f"{whose}, or `chmod 700 {self.path}`."
-            )
+            enter = "so others may enter it"
+            return f"has mode {mode:o}, {enter}, and it {whose}, or `chmod 700 {self.path}`"
+        return "" if _durable.lock(descriptor) else "is in use by another run"
 
     def read(self) -> Checkpoint | None:
-        """Returns the run that the folder holds, or None.
-
-        Raises:
-          ValueError: if a file is damaged.
-        """
+        """Returns the run that the folder holds, or None."""
         if not holds_run(self.path):
             return None
         raw = (self.path / _STATE).read_bytes()
@@ -150,11 +134,7 @@ class Folder:
             ) from error
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Puts ``checkpoint`` in place of the one before, all or nothing.
-
-        Raises:
-          OSError: if it cannot be written; the one before is still there.
-        """
+        """Puts ``checkpoint`` in place of the one before, all or nothing."""
         described = json.dumps(checkpoint.manifest, indent=2).encode()
         content = {
             "format": _FORMAT,
@@ -176,9 +156,6 @@ class Folder:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-
-    def __enter__(self) -> "Folder":
-        return self
 
     def __exit__(self, *raised: object) -> None:
         self.close()

@@ -58,8 +58,7 @@ def check_alike(
 ) -> None:
     """Raises unless all processes of a training begin it alike; nothing is spent by then.
 
-    ``chosen`` returns the hash of the configuration, and of examples shapes and dtypes count. Each
-    process may hold its own key of ``random_key``, of which one is taken.
+    ``chosen`` returns the hash of the configuration.
     """
     if team.size == 1 or isinstance(key, Tracer):
         return
@@ -130,10 +129,7 @@ KNOWN = 0xE65DE353BD5DC6EB
 
 
 def check_devices(records: PyTree, numbers: int) -> None:
-    """Raises if devices do not compute with integers as a CPU does, see ``checksum``.
-
-    ``numbers`` are those of a clipped sum, as ``check_sums`` takes them.
-    """
+    """Raises if devices do not compute with integers as a CPU does; arguments of ``check_sums``."""
     # The known number is that of a CPU; a test computes it there anew.
     if jax.default_backend() != "cpu":
         _check_one(jax.default_backend())

@@ -31,19 +31,15 @@ _REFUSALS = (TypeError, ValueError, LookupError, AttributeError, NotImplementedE
 
 
 class Configuration(NamedTuple):
-    """A training without its data.
-
-    Args:
-      settings: name and value of all that is public and chosen; of a function the hash of its
-        traced program.
-      traced: numbers that a function holds and that a transformation around it runs over.
-      foreign: whether a class or function takes part that is not dpjax's own and that is called in
-        ways unknown here: then the program of the whole training counts.
-    """
+    """A training without its data."""
 
     settings: dict[str, str]
+    """Name and value of all that is public and chosen; of a function the hash of its program."""
     traced: tuple[Array, ...] = ()
+    """Numbers that a function holds and that a transformation around it runs over."""
     foreign: bool = False
+    """Whether a class or function takes part that is not dpjax's own and that is called in ways
+    unknown here: then the program of the whole training counts."""
 
     @property
     def digest(self) -> str:
@@ -56,10 +52,6 @@ def configuration(algorithm: Algorithm, examples: PyTree, params: Params) -> Con
 
     Functions count by what they compute. Of examples one row's shapes and dtypes are read, never
     how many there are, and of ``params`` shapes and dtypes.
-
-    Raises:
-      ValueError: for a loss that these examples and parameters do not fit, or a function that
-        calls Python, so that it cannot be traced.
     """
     reader = _Reader(examples, params)
     settings = dict(reader.read("", algorithm))
@@ -75,8 +67,6 @@ def drop_outdated(objective: Objective, examples: PyTree, params: Params) -> Non
 
     JAX compiles a function once. One that reads an attribute or a variable of its module would go
     on computing with the old value.
-
-    ``examples`` and ``params`` are those of ``configuration``.
     """
     if _never_changes(objective):
         return

@@ -45,8 +45,6 @@ def root_key(key: Array | None, seed: int | None) -> Array:
 def key_of_first(team: Team, key: Array) -> Array:
     """Returns the key of process 0, where each process has its own of ``random_key``.
 
-    The processes agree that all keys are random, or on the one of a seed.
-
     Privacy: the key crosses the network between the processes.
     """
     # A guessable key is the same in all processes, which have compared it; a traced key cannot be
@@ -65,9 +63,8 @@ def training_key(
     """Returns ``key`` folded with configuration and starting point, inside the program.
 
     The same key with another noise scale or objective gives independent noise, so that noise of
-    two known scales does not cancel; with all the same it gives the same training.
-
-    ``structure`` is that of the algorithm without its numbers, which count by themselves.
+    two known scales does not cancel; with all the same it gives the same training. ``structure`` is
+    that of the algorithm without its numbers, which count by themselves.
 
     Privacy: secret like the key.
     """

@@ -35,29 +35,24 @@ def bind_training(
 def configuration_key(key: Array, algorithm: Algorithm, examples: PyTree, params: Params) -> Array:
     """Returns the key of a training, derived from the root key and the configuration.
 
-    Functions enter it by their jaxpr, examples by the shapes and dtypes of one row.
-
     Privacy: secret like the root key.
     """
-    examples = shares(examples)
     # The numbers may be traced; ``training_key`` reads them inside the program.
-    structure = jax.tree.map(lambda leaf: None, algorithm)
-    chosen = configuration(structure, examples, params)
-    return training_key(key, algorithm, params, _with_program(chosen, algorithm, examples, params))
+    structure = describe(algorithm, shares(examples), params, numbers=False)
+    return training_key(key, algorithm, params, structure)
 
 
-def describe(algorithm: Algorithm, examples: PyTree, params: Params) -> Configuration:
-    """Returns what is trained and how, its numbers included; on the host."""
-    chosen = configuration(algorithm, examples, params)
-    return _with_program(chosen, algorithm, examples, params)
-
-
-def _with_program(
-    chosen: Configuration, algorithm: Algorithm, examples: PyTree, params: Params
+def describe(
+    algorithm: Algorithm, examples: PyTree, params: Params, numbers: bool = True
 ) -> Configuration:
-    """Returns ``chosen`` with the program of the training, if something in it is not dpjax's."""
-    if not chosen.foreign:
-        return chosen
+    """Returns what is trained and how, on the host, its numbers included unless told not to.
+
+    If something in it is not dpjax's, the program of the training is in it too.
+    """
+    chosen = algorithm if numbers else jax.tree.map(lambda leaf: None, algorithm)
+    found = configuration(chosen, examples, params)
+    if not found.foreign:
+        return found
 
     def training(algorithm: Algorithm, records: PyTree, key: Array, params: Params) -> Solution:
         bound = bind_with_key(algorithm, bind_records(algorithm, records), key)
@@ -71,10 +66,10 @@ def _with_program(
     )
     # An abstract key, and numbers without a batch axis: the digest depends on neither.
     key = jax.eval_shape(lambda: jax.random.key(0, impl="threefry2x32"))
-    numbers, start_at = jax.tree.map(_shape_alone, (algorithm, params))
-    program = trace(training, numbers, records, key, start_at)
-    settings = chosen.settings | {"program": FUNCTION + program.digest}
-    return Configuration(settings, chosen.traced + program.traced)
+    leaves, start_at = jax.tree.map(_shape_alone, (algorithm, params))
+    program = trace(training, leaves, records, key, start_at)
+    settings = found.settings | {"program": FUNCTION + program.digest}
+    return Configuration(settings, found.traced + program.traced)
 
 
 def _shape_alone(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -98,10 +93,7 @@ def start(bound: BoundAlgorithm, params: Params) -> Carry:
 
 
 def advance(bound: BoundAlgorithm, carry: Carry, until: Array | int) -> Carry:
-    """Returns the carry after step ``until``, or at an earlier stop.
-
-    The exit looks only at the counter and at released values.
-    """
+    """Returns the carry after step ``until``, or at an earlier stop."""
     # Both ends are public or released, so the number of steps tells no more than the answers.
     last = _last(bound, until)
 
@@ -139,10 +131,8 @@ def _one_step(bound: BoundAlgorithm, carry: Carry) -> Carry:
 
 @functools.partial(jax.jit, inline=True)
 def _step_with_evidence(bound: BoundAlgorithm, step: Array, state: Any) -> tuple[Any, Any]:
-    """Returns the next state, and the step's info with the evidence of its answers.
-
-    A ``jit`` of its own, so that the step is traced once, also where ``start`` asks for shapes.
-    """
+    """Returns the next state, and the step's info with the evidence of its answers."""
+    # A ``jit`` of its own, so that the step is traced once, also where ``start`` asks for shapes.
     ask = Asking(bound, step)
     state, info = bound.algorithm.step(ask.key, state, ask)
     # The reshape keeps one shape for every step, also if no answer gives evidence.

@@ -31,18 +31,7 @@ _MAX_SELF_TEST_SIZE = 2**22
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A training whose arguments are checked, and whose records are on the devices.
-
-    Nothing has been asked of the data yet.
-
-    Args:
-      examples: the records as the objective reads them, in the host's memory or wherever they were.
-      records: the same, on the devices.
-      key: the root key; None for that of a checkpoint. SECRET.
-      reproducible: whether the key may come from a seed.
-      unit_of_privacy: ``unit``, its name, and ``bounded_rows``, whether every row is known to have
-        norm 1 at most.
-      team: the processes that take part.
+    """A training whose arguments are checked; nothing has been asked of the data yet.
 
     Privacy: raw data and the key.
     """
@@ -50,11 +39,16 @@ class Training:
     algorithm: Algorithm
     data: Dataset | PyTree = dataclasses.field(repr=False)
     examples: PyTree = dataclasses.field(repr=False)
+    """The records as the objective reads them, in the host's memory or wherever they were."""
     records: PyTree = dataclasses.field(repr=False)
+    """The same, on the devices."""
     params: Params = dataclasses.field(repr=False)
     key: Array | None = dataclasses.field(repr=False)
+    """The root key; None for that of a checkpoint. SECRET."""
     reproducible: bool
+    """Whether the key may come from a seed."""
     unit_of_privacy: dict[str, Any]
+    """Its name, ``unit``, and ``bounded_rows``: whether every row surely has norm 1 at most."""
     team: processes.Team
 
     @contextlib.contextmanager
@@ -80,9 +74,6 @@ def prepare(
     """Returns the training of ``solve``'s arguments, checked in all that is public.
 
     ``seeded`` says that the key is made of a seed; a traced key cannot be inspected for it.
-
-    Raises:
-      ValueError: as ``solve``, except for a key that was used before, which is checked later.
     """
     if not hasattr(algorithm, "dimension"):
         raise ValueError(

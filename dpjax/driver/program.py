@@ -16,7 +16,7 @@ from dpjax.driver.loop import Carry, advance, bind_training, finish, start
 from dpjax.driver.prepare import prepare
 from dpjax.mechanisms.keys import claimed
 from dpjax.placement.shard import replicate, to_host
-from dpjax.placement.stream import finished
+from dpjax.placement.stream import Streamed
 from dpjax.results.solution import Solution
 
 
@@ -164,7 +164,8 @@ def _trained(
         )
         # Streamed records are read while the program runs, so the readers stay open until it has
         # ended.
-        finished(records, solution)
+        if isinstance(records, Streamed):
+            jax.block_until_ready(solution)
     return result, training.settled(solution)
 
 
@@ -179,12 +180,7 @@ def _solve(
 
 @functools.partial(jax.jit, static_argnames=("unit", "bounded_rows"))
 def _follow(
-    algorithm: Algorithm,
-    examples: PyTree,
-    key: Array,
-    params: Params,
-    at: Array,
-    **scope: Any,
+    algorithm: Algorithm, examples: PyTree, key: Array, params: Params, at: Array, **scope: Any
 ) -> tuple[Params, Solution]:
     bound = bind_training(algorithm, examples, key, params)
 

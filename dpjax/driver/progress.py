@@ -110,10 +110,11 @@ def run(
     with training.open_readers(), resume.journal(training, kept) as journal:
         # Only the checkpoint of a resumed run knows if its key came from a seed.
         training = replace(training, reproducible=journal.reproducible)
-        start_at = replicate((journal.key, training.params), training.records)
+        begun = journal.reached
+        start_at = replicate((begun.key, training.params), training.records)
         bound, carry = _start(algorithm, training.records, *start_at)
         # Claimed by name, because the resumed part of a run uses the key of the first part again.
-        with claimed(journal.key, ADVICE, owner=journal.run_id):
+        with claimed(begun.key, ADVICE, owner=begun.run_id):
             # This writes the intent to the disk; only then may a step ask.
             carry = journal.begin(carry)
         carry = _walked(training, bound, carry, journal, progress, watch)

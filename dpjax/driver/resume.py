@@ -45,11 +45,7 @@ class RunFiles(NamedTuple):
     """The part of the ledger's data that is read; None for all."""
 
     def named(self, data: Dataset | PyTree) -> "RunFiles":
-        """Returns the same with what a data set and an open ledger say of label and part.
-
-        Raises:
-          ValueError: for a ledger without a label, or a part without a ledger.
-        """
+        """Returns the same with what a data set and an open ledger say of label and part."""
         label, part = self.label, self.part
         if label is None and isinstance(data, Dataset):
             label = data.name
@@ -78,14 +74,12 @@ def unless_unwritable(what: str) -> Iterator[None]:
         warnings.warn(f"could not write {what} ({error})", RuntimeWarning, stacklevel=2)
 
 
-_SAVED = "a checkpoint; the run goes on, and if it ends early, resumes from the one before"
-
-
+@dataclasses.dataclass(eq=False, repr=False)
 class Journal:
     """What a run writes down about itself: a checkpoint, a line in a ledger, both or neither.
 
     Args:
-      checkpoint: where the run is at its start; of an earlier process if it is resumed.
+      reached: where the run is; at its start, of an earlier process if it is resumed.
       label: the caller's word for the data.
       reproducible: whether the key may come from a seed.
 
@@ -93,120 +87,92 @@ class Journal:
       that no intent is spent whose run cannot go on.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        checkpoint: Checkpoint,
-        folder: Folder | None,
-        ledger: Ledger | None,
-        label: str,
-        reproducible: bool,
-        team: Team,
-    ):
-        self._algorithm, self._folder, self._ledger, self._team = algorithm, folder, ledger, team
-        self._checkpoint, self._label = checkpoint, label
-        self.reproducible = reproducible
-        self._carry: Carry | None = None
-        self._written = 0.0
-
-    @property
-    def key(self) -> Array:
-        """The root key."""
-        return self._checkpoint.key
-
-    @property
-    def run_id(self) -> str:
-        """The name of the run, which it keeps when it is resumed."""
-        return self._checkpoint.run_id
-
-    @property
-    def resumed(self) -> bool:
-        """Whether an earlier process began the run."""
-        return bool(self._checkpoint.leaves)
+    algorithm: Algorithm
+    reached: Checkpoint
+    folder: Folder | None
+    ledger: Ledger | None
+    label: str
+    reproducible: bool
+    team: Team
+    _carry: Carry | None = None
+    _written: float = 0.0
 
     def begin(self, carry: Carry) -> Carry:
-        """Returns the carry to go on from; after it the oracles may be asked.
-
-        Raises:
-          ValueError: if the ledger does not admit the run.
-          OSError: if something cannot be written; then nothing may be asked.
-        """
-        resumed = self.resumed  # a run that begins here is not, once its checkpoint is written
+        """Returns the carry to go on from; after it, unless it raises, the oracles may be asked."""
+        resumed = bool(self.reached.leaves)
         if resumed:
-            carry = _restore(carry, self._checkpoint.leaves)
-        self._team.from_first(lambda: self._record(carry, resumed))
+            fresh, structure = jax.tree.flatten(carry)
+            # Set in place of the fresh ones, not made anew: JAX's weak types are not in a NumPy
+            # array, and without them the loop would be another program.
+            both = zip(fresh, self.reached.leaves, strict=True)
+            carry = structure.unflatten([new.at[...].set(old) for new, old in both])
+        self.team.from_first(lambda: self._record(carry, resumed))
         self._carry, self._written = carry, time.monotonic()
         return carry
 
     def _record(self, carry: Carry, resumed: bool) -> None:
-        if self._folder is not None and not resumed:
-            if self._ledger is not None:  # else a refused run would leave its checkpoint
-                self._ledger.check(self._algorithm.event)
-            self._write(carry)
-        if self._ledger is not None:
-            self._ledger.reserve(
-                run_id=self._checkpoint.run_id,
-                event=self._algorithm.event,
-                label=self._label,
-                config_hash=self._checkpoint.manifest["config"],
+        event, reached = self.algorithm.event, self.reached
+        if self.folder is not None and not resumed:
+            if self.ledger is not None:  # else a refused run would leave its checkpoint
+                self.ledger.check(event)
+            self._write(self.folder, carry)
+        if self.ledger is not None:
+            self.ledger.reserve(
+                run_id=reached.run_id,
+                event=event,
+                label=self.label,
+                config_hash=reached.manifest["config"],
                 resumed=resumed,
             )
 
     def save(self, carry: Carry) -> None:
         """Notes where the run is, on disk if the last time is long enough ago."""
         self._carry = carry
-        if self._folder is not None and time.monotonic() - self._written >= SAVE_SECONDS:
-            with unless_unwritable(_SAVED):
-                self._write(carry)
+        if time.monotonic() - self._written >= SAVE_SECONDS:
+            self.end(carry)
 
     def end(self, carry: Carry) -> None:
         """Writes the last step down; what follows is computed from it, again if need be."""
         self._carry = carry
-        if self._folder is not None and int(carry.step) > self._checkpoint.step:
-            with unless_unwritable(_SAVED):
-                self._write(carry)
+        if self.folder is not None and int(carry.step) > self.reached.step:
+            went_on = "the run goes on, and if it ends early, resumes from the one before"
+            with unless_unwritable(f"a checkpoint; {went_on}"):
+                self._write(self.folder, carry)
 
     def complete(self) -> None:
         """Writes into the ledger that the run has ended."""
-        if self._ledger is not None:
+        if self.ledger is not None:
             with unless_unwritable("the end of the run; its ledger shows it as spent, as it is"):
-                self._ledger.complete(self._checkpoint.run_id)
+                self.ledger.complete(self.reached.run_id)
 
     def interrupted(self) -> str:
         """Saves what can be saved, and returns words on how to go on."""
         # Before ``begin`` nothing was asked and nothing is spent.
-        if self._carry is None or (self._folder is None and self._ledger is None):
+        if self._carry is None or (self.folder is None and self.ledger is None):
             return "interrupted"
-        step = f"interrupted after step {int(self._carry.step)} of {int(self._algorithm.steps)}"
+        step = f"interrupted after step {int(self._carry.step)} of {int(self.algorithm.steps)}"
         spent = "the budget of the whole run is spent"
-        if self._folder is None:
+        if self.folder is None:
             return f"{step}; {spent}, and a run without a checkpoint cannot be resumed."
         self.end(self._carry)
         return (
-            f"{step}; {spent}. The same call with checkpoint={os.fspath(self._folder.path)!r} (and "
+            f"{step}; {spent}. The same call with checkpoint={os.fspath(self.folder.path)!r} (and "
             "key=None) goes on from what was saved and spends nothing more."
         )
 
-    def _write(self, carry: Carry) -> None:
-        assert self._folder is not None
+    def _write(self, folder: Folder, carry: Carry) -> None:
         leaves = tuple(map(np.asarray, jax.tree.leaves(carry)))
-        reached = dataclasses.replace(self._checkpoint, step=int(carry.step), leaves=leaves)
+        reached = dataclasses.replace(self.reached, step=int(carry.step), leaves=leaves)
         self._written = time.monotonic()
-        self._folder.write(reached)
-        self._checkpoint = reached
+        folder.write(reached)
+        self.reached = reached
 
 
 @contextlib.contextmanager
 def journal(training: Training, kept: RunFiles) -> Iterator[Journal]:
     """Yields the journal of one run, resumed if ``kept.checkpoint`` holds one.
 
-    Process 0 alone reads and writes where ``kept`` says.
-
-    Raises:
-      ValueError: without a key to start from.
-      ResumeMismatch: if the checkpoint's run cannot go on bit for bit, naming what differs.
-      LedgerError: if the ledger is damaged, in use, or lacks the run.
-      KeyboardInterrupt: with words on how to go on, where there is a way.
+    Process 0 alone reads and writes there. On Ctrl-C the words say how to go on.
     """
     team = training.team
     if team.size < jax.process_count() and not (kept.checkpoint is None and kept.ledger is None):
@@ -223,7 +189,11 @@ def journal(training: Training, kept: RunFiles) -> Iterator[Journal]:
 
         begun = _RunState(*team.from_first(opened))
         # A collective call: every process hashes its rows, so all of them must come here or none.
-        content = _content(training.examples, begun.key, team) if begun.hashed else ""
+        content = ""
+        if begun.hashed:
+            rows = team.rows(length(training.examples))
+            parts = team.gather(fingerprint.part(training.examples, begun.key, rows))
+            content = fingerprint.joined(parts)
         manifest = team.from_first(lambda: ours[0].manifest(training, content))
         held = Checkpoint(begun.run_id, begun.key, begun.step, begun.leaves, manifest)
         # In the other processes there is nowhere to write.
@@ -264,12 +234,7 @@ class _OpenRun:
     label: str | None
 
     def manifest(self, training: Training, content: str) -> dict[str, Any]:
-        """Returns what must be the same to go on, after comparing it with what was found.
-
-        Raises:
-          ResumeMismatch: if something differs.
-          LedgerError: if the ledger lacks the run.
-        """
+        """Returns what must be the same to go on, after comparing it with what was found."""
         if self.folder is None and self.ledger is None:
             return {}
         described = describe(training.algorithm, training.examples, training.params)
@@ -288,13 +253,10 @@ class _OpenRun:
             "ledger": None if self.ledger is None else self.ledger.identity,
             "reproducible": self.begun.reproducible,
         }
-        if self.held is not None:
-            # Compared first, because a difference explains why the ledger lacks the run.
-            _compare(self.held, now)
-            self._check_ledger(self.held)
-        return now
-
-    def _check_ledger(self, held: Checkpoint) -> None:
+        if (held := self.held) is None:
+            return now
+        # Compared first, because a difference explains why the ledger lacks the run.
+        _compare(held, now)
         # The checkpoint of step 0 is written before the intent; after a crash in between, the
         # ledger has no entry.
         if self.ledger is not None and held.step > 0 and held.run_id not in self.ledger:
@@ -303,6 +265,7 @@ class _OpenRun:
                 f"{held.step} steps, but has no entry. Lines were removed; restore the ledger "
                 "from a copy."
             )
+        return now
 
 
 def _open(kept: RunFiles, training: Training, stack: contextlib.ExitStack) -> _OpenRun:
@@ -319,35 +282,20 @@ def _open(kept: RunFiles, training: Training, stack: contextlib.ExitStack) -> _O
         root = as_key(key)  # pyright: ignore[reportArgumentType] # None is refused there
         start = Checkpoint(uuid.uuid4().hex, root, 0, (), {})
     else:
-        if key is not None and not _same(as_key(key), held.key):
+        root = held.key if key is None else as_key(key)
+        # Keys of two implementations cannot be compared; their words can.
+        words = [np.asarray(jax.random.key_data(each)) for each in (root, held.key)]
+        if not np.array_equal(*words):
             raise ResumeMismatch(
                 "key is not the one this checkpoint was begun with; pass key=None to resume "
                 "with its own. To start another run, which spends the budget again, name "
                 "another folder."
             )
         start, reproducible = held, held.manifest.get("reproducible", False)
-    begun = _RunState(
-        start.run_id,
-        np.asarray(jax.random.key_data(start.key)),
-        str(jax.random.key_impl(start.key)),
-        start.step,
-        start.leaves,
-        reproducible,
-        folder is not None,
-    )
+    words, kind = np.asarray(jax.random.key_data(start.key)), str(jax.random.key_impl(start.key))
+    place = start.run_id, words, kind, start.step, start.leaves
+    begun = _RunState(*place, reproducible, folder is not None)
     return _OpenRun(begun, folder, book, held, kept.label)
-
-
-def _content(examples: PyTree, key: Array, team: Team) -> str:
-    """The hash of the data, of which each process reads the rows on its devices."""
-    parts = team.gather(fingerprint.part(examples, key, team.rows(length(examples))))
-    return fingerprint.joined(parts)
-
-
-def _same(first: Array, second: Array) -> bool:
-    # Keys of two implementations cannot be compared; their words can.
-    one, other = (np.asarray(jax.random.key_data(key)) for key in (first, second))
-    return np.array_equal(one, other)
 
 
 def _compare(held: Checkpoint, now: dict[str, Any]) -> None:
@@ -367,12 +315,3 @@ def _compare(held: Checkpoint, now: dict[str, Any]) -> None:
             "it, or start another run with another folder and a new key, which spends the budget "
             "again."
         )
-
-
-def _restore(start: Carry, leaves: tuple[np.ndarray, ...]) -> Carry:
-    fresh, structure = jax.tree.flatten(start)
-    # Set in place of the fresh ones, not made anew: JAX's weak types are not in a NumPy array, and
-    # without them the loop would be another program.
-    return jax.tree.unflatten(
-        structure, [new.at[...].set(old) for new, old in zip(fresh, leaves, strict=True)]
-    )

@@ -30,12 +30,7 @@ _LARGEST = 1e150
 
 
 def features(x: Any) -> np.ndarray:
-    """Returns ``x`` as real numbers (n, p), with NaN for a cell that is none.
-
-    Raises:
-      ValueError: for another shape, or a dtype of other things than real numbers.
-      TypeError: for a sparse matrix.
-    """
+    """Returns ``x`` as real numbers (n, p), with NaN for a cell that is none."""
     array, kind = _read("X", x)
     if array.ndim != 2:
         raise ValueError(
@@ -68,12 +63,7 @@ def features(x: Any) -> np.ndarray:
 
 
 def labels(y: Any) -> tuple[np.ndarray, Kind]:
-    """Returns the labels in ``y``, and how they are stored.
-
-    Raises:
-      ValueError: for another shape than (n,) or an array of (n, 1), or a complex dtype.
-      TypeError: for a sparse matrix.
-    """
+    """Returns the labels in ``y``, and how they are stored."""
     frame = _frame(y)
     if frame is not None and len(frame.names) == 1:  # its one dtype, whatever a cell lacks
         (cells,) = frame.at(slice(None), frame.names)
@@ -93,9 +83,6 @@ def numbers(y: Any, low: float, high: float) -> np.ndarray:
     """Returns labels that are numbers from ``low`` to ``high`` mapped to [-1, 1].
 
     NaN for any other, hence a null record.
-
-    Raises:
-      ValueError: for another shape, or a dtype of other things than real numbers.
     """
     cells, kind = labels(y)
     # Words may be numbers, and one that is none makes a null record.
@@ -163,13 +150,8 @@ class Scaling(NamedTuple):
     that this gives to the longest, (1 + 1/16)^(1/2).
 
     A ``linear`` scaling with ranges maps values to [-1, 1], and divides all rows by one constant,
-    the largest norm that there can be; with a norm, the constant is 1.
-
-    Args:
-      ranges: lowest and highest value of each feature, or None.
-      norm: declared bound on the norm of a row, where there are no ranges.
-      intercept: whether to append a constant feature.
-      linear: whether no row within the declaration is divided by a norm of its own.
+    the largest norm that there can be; with a norm, the constant is 1. So no row within the
+    declaration is divided by a norm of its own.
     """
 
     ranges: Ranges | None
@@ -204,8 +186,7 @@ class Scaling(NamedTuple):
     def in_units(self, params: np.ndarray) -> tuple[np.ndarray, float]:
         """Returns weights (p,) and an intercept for features in their own units.
 
-        Args:
-          params: weights (p,) or (p + 1,) of the rows, the intercept's last.
+        Of the weights (p,) or (p + 1,) of the rows, the intercept's last.
         """
         # Not params[:-1], as a row without an intercept ends with a feature.
         weights = params[: len(params) - self.intercept]

@@ -92,9 +92,6 @@ class PrivateEstimator(BaseEstimator):
           groups: (n,) integers or words that say whose each record is; None to protect each record
             by itself.
 
-        Returns:
-          The estimator itself.
-
         Raises:
           ValueError: before anything is spent, for arguments that do not fit together and arrays of
             the wrong shape or dtype; never for a single record, but for lists of unequal length.
@@ -154,12 +151,7 @@ class PrivateEstimator(BaseEstimator):
         return self._guarantee if fits == 1 else f"{self._guarantee}\n{_SEVERAL.format(fits=fits)}"
 
     def _rows(self, X: Any) -> np.ndarray:
-        """Returns features scaled as those of ``fit``.
-
-        Raises:
-          ValueError: for a value that is missing or no number, or other features than in ``fit``.
-          NotFittedError: before ``fit``.
-        """
+        """Returns features scaled as those of ``fit``."""
         check_is_fitted(self)
         x = arrays.features(X)
         self._note_features(X, x, reset=False)
@@ -230,14 +222,13 @@ class PrivateEstimator(BaseEstimator):
         if delta is None:
             delta = 1 / (10 * _validate.positive_int("data_size", size))
         budget = PrivacyBudget(self.epsilon, delta, self.relation)
-        factories = ALGORITHMS
-        solver = _validate.choice("solver", self.solver, factories)
+        solver = _validate.choice("solver", self.solver, ALGORITHMS)
         if self._inferred is not None:
             solver = {"population": "noisy-newton", "privacy": "dp-tr"}[self._inferred]
             # The default stands for either.
             if self.solver not in (solver, "dp-tr"):
                 raise ValueError(f"inference takes the solver {solver}: leave {self.solver} out.")
-        factory = factories[solver]
+        factory = ALGORITHMS[solver]
         takes = [name for name in inspect.signature(factory).parameters if name not in _SAID]
         options = {} if self.solver_options is None else self.solver_options
         if not isinstance(options, Mapping):

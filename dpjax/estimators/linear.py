@@ -12,16 +12,10 @@ from dpjax import _validate, objectives
 from dpjax.datasets.labels import declared_classes, encoded
 from dpjax.estimators import arrays
 from dpjax.estimators.base import PrivateEstimator
-from dpjax.objectives import Objective
+from dpjax.objectives import Objective, huber, tukey, welsch_residual
 from dpjax.results.prediction import probabilities
 
-# Residuals beyond these shares of half the declared range count less, or not.
-_SCALES = {"huber": 0.2, "tukey": 0.8, "welsch": 0.6}
-_LOSSES = {
-    "huber": objectives.huber,
-    "tukey": objectives.tukey,
-    "welsch": objectives.welsch_residual,
-}
+_LOSSES = {"huber": huber, "tukey": tukey, "welsch": welsch_residual}
 
 
 @dataclasses.dataclass(kw_only=True, repr=False, eq=False)
@@ -76,7 +70,6 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
       rows: ``"own_norm"``, or ``"constant"``: values within bounds are mapped to [-1, 1] and all
         rows divided by one constant, so that coefficients are log-odds per unit. Which predicts
         better depends on the data, see ``benchmarks/rows.py``; inference takes the constant.
-
       class_weight: how much the loss of a record counts by its class, ``{label: number}`` of all
         classes, declared; their ratios count, see ``Objective.weighted``. ``"balanced"`` would
         read the labels and is refused.
@@ -122,7 +115,6 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
     classes: Sequence[Any] | None = None
     tune: bool | Mapping[str, Sequence[Any]] | None = None
     class_weight: Mapping[Any, float] | None = None
-
     rows: str = "own_norm"
 
     _declared = np.array((0, 1))  # until ``fit`` has read the declaration
@@ -249,42 +241,20 @@ class DPLinearRegression(_PrivateRegression):
     ``solver_options={"steps": 3}``, explain a little more where records are many.
 
     Args:
-      epsilon: of the budget that one ``fit`` spends.
-      delta: of that budget; by default 1 / (10 n).
-      solver: a name of ``dpjax.ALGORITHMS``.
       target_bounds: (low, high) of the target.
-      bounds: (lower, upper), each a number or one per feature; or of a data frame ``{column:
-        (lower, upper)}``. Values are clamped to them and mapped to [-1, 1], and all rows divided by
-        one constant, so that the model is linear in the features.
-      data_norm: in place of ``bounds``, the norm that a row has at most; longer ones are scaled
-        down to it.
-      relation: what neighbouring data sets are, see ``PrivacyBudget``. Under
-        ``"add_or_remove_one"`` n is private: declare ``delta`` and ``data_size``.
-      data_size: declared number of records, or of units; by default that of the data.
-      fit_intercept: whether to append a constant feature. It has no penalty, but with
-        ``solver="dp-svrg"``, whose theory needs one.
+      bounds: as of ``DPLogisticRegression``, but values are mapped to [-1, 1] and all rows divided
+        by one constant, so that the model is linear in the features.
       regularization: lambda of the penalty lambda / 2 |w|^2, on the weights of the scaled rows; by
         default 1 / (n epsilon), and 0.1 / (n epsilon) for inference. 0 for none.
-      random_state: None for noise that cannot be repeated, as a release needs; an integer for
-        research, which makes ``releasable_`` False.
-      solver_options: further arguments of the solver's factory, such as ``{"steps": 4}``.
-      ledger: a ``Ledger`` or its file, which each ``fit`` is booked in, see
-        ``DPLogisticRegression``.
-      unit: what is protected, in the guarantee's words: a row, or what ``groups`` names.
-      max_records: the largest number of records of one unit that count, where ``fit`` is given
-        ``groups``; declared, not read off the data.
-      unit_type: what ``groups`` are, ``"number"`` or ``"text"``, see ``dpjax.datasets.group``.
-      inference: see ``DPLogisticRegression``.
+      **others: those of ``DPLogisticRegression``, but for ``classes``, ``class_weight``, ``rows``
+        and ``tune``.
 
     Attributes:
       coef_: weights (p,) for features in their own units.
       intercept_: a number. ``X @ coef_ + intercept_`` is the prediction for features within their
         bounds.
-      coefficients_: the same by name, with what is known of their errors, see ``Coefficients``.
-      n_features_in_: number of features p.
-      guarantee_: what the fit guarantees, in words to publish.
-      releasable_: whether that may be relied on; False with an integer ``random_state``.
-      solution_: the ``Solution`` of the training, in the units of the scaled rows.
+
+    The other attributes are those of ``DPLogisticRegression``.
 
     Privacy: all fitted attributes are covered by the guarantee; predictions for the training data
       tell of those data.
@@ -329,10 +299,9 @@ class DPRobustRegression(_PrivateRegression):
     scale: float | None = None
 
     def _objective(self, size: int) -> Objective:
-        name = _validate.choice("loss", self.loss, _LOSSES)
-        scale = _SCALES[name]
-        if self.scale is not None:
-            low, high = self._range()
-            # Residuals are of the scaled label, whose range has length 2.
-            scale = 2 * _validate.positive("scale", self.scale) / (high - low)
-        return _LOSSES[name](self._strength(size), scale)
+        loss, strength = _LOSSES[_validate.choice("loss", self.loss, _LOSSES)], self._strength(size)
+        if self.scale is None:
+            return loss(strength)
+        low, high = self._range()
+        # Residuals are of the scaled label, whose range has length 2.
+        return loss(strength, 2 * _validate.positive("scale", self.scale) / (high - low))

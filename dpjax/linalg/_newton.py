@@ -143,11 +143,8 @@ def try_newton(matrix: Array, linear: Array, weight: Array) -> tuple[Array, Arra
     the multiplier itself, which loses digits close to minus the lowest eigenvalue; there the
     iteration gives up.
 
-    The arguments are those of ``try_interior``.
-
-    Returns:
-      The step, the multiplier, and whether they are accurate to rounding; otherwise they are
-      meaningless.
+    Returned are the step, the multiplier, and whether they are accurate to rounding; otherwise they
+    are meaningless.
 
     Reference: Moré and Sorensen (1983), algorithm 3.14; Gould, Lucidi, Roma and Toint (1999).
     """

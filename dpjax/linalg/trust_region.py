@@ -48,7 +48,7 @@ class Solver(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Exact:
+class Exact(Solver):
     """Solves by eigenvectors, or by Cholesky factors where those are faster.
 
     Takes one symmetric eigendecomposition and a bracketed Newton iteration on the secular equation;
@@ -67,14 +67,13 @@ class Exact:
     """
 
     def solve(self, matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
-        """Returns the minimiser over the unit ball and its multiplier, see ``Solver``."""
         return lax.platform_dependent(
             matrix, linear, weight, cpu=_by_shortcut, default=_by_eigenvectors
         )
 
 
 @dataclasses.dataclass(frozen=True)
-class Lanczos:
+class Lanczos(Solver):
     """Solves on a Krylov space; several times faster than ``Exact`` from p of about 300.
 
     The value of the step is proved to be within a relative 1e-5 of the minimum, and an instance
@@ -86,7 +85,6 @@ class Lanczos:
     """
 
     def solve(self, matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
-        """Returns the minimiser over the unit ball and its multiplier, see ``Solver``."""
         step, multiplier, proved = try_lanczos(matrix, linear, weight)
         return lax.cond(
             proved, lambda: (step, multiplier), lambda: Exact().solve(matrix, linear, weight)
@@ -94,7 +92,7 @@ class Lanczos:
 
 
 @dataclasses.dataclass(frozen=True)
-class BySize:
+class BySize(Solver):
     """Solves by ``Lanczos`` from a dimension on, and by ``Exact`` below it.
 
     Args:
@@ -105,7 +103,6 @@ class BySize:
     lanczos_from: int = 256
 
     def solve(self, matrix: Array, linear: Array, weight: Array) -> tuple[Array, Array]:
-        """Returns the minimiser over the unit ball and its multiplier, see ``Solver``."""
         solver = Lanczos() if linear.size >= self.lanczos_from else Exact()
         return solver.solve(matrix, linear, weight)
 

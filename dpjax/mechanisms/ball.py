@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,8 +34,8 @@ def add_ball(
       radius: R, public, shape (), in the units of the leaves.
 
     Returns:
-      A pytree like ``tree``. A standard normal vector has the direction and 64 random bits U the
-      length R U^(1/d), both in float64.
+      A pytree like ``tree``. A normal vector has the direction, 64 random bits U the length
+      R U^(1/d), both in float64.
 
     Raises:
       ValueError: if a leaf is not floating, there is none, or the key is not threefry.
@@ -53,11 +55,10 @@ def add_ball(
     check_threefry(key)
     leaves, structure = jax.tree.flatten(tree, is_leaf=lambda leaf: isinstance(leaf, Expansion))
     leaves = [leaf if isinstance(leaf, Expansion) else jnp.asarray(leaf) for leaf in leaves]
-    arrays = [leaf.leading if isinstance(leaf, Expansion) else leaf for leaf in leaves]
-    for array in arrays:
-        if not jnp.issubdtype(array.dtype, jnp.floating):
-            raise ValueError(f"noise needs floating leaves, got {array.dtype}.")
-    dimension = sum(array.size for array in arrays)
+    for leaf in leaves:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(f"noise needs floating leaves, got {leaf.dtype}.")
+    dimension = sum(math.prod(leaf.shape) for leaf in leaves)
     if dimension == 0:
         raise ValueError("noise in a ball needs at least one entry to be added to.")
     # Direction and length must be independent, so their keys differ.
@@ -65,8 +66,8 @@ def add_ball(
     share = radial_share(derive(key, "radius", 0), dimension)
     with jax.enable_x64(True):
         normal = [
-            float64(standard_normal(own, array.shape)) * 2.0**-FRACTION
-            for own, array in zip(keys, arrays, strict=True)
+            float64(standard_normal(own, leaf.shape)) * 2.0**-FRACTION
+            for own, leaf in zip(keys, leaves, strict=True)
         ]
         factor = float64(radius) * share / _norm(normal)
         # Standard deviation of one coordinate of a uniform point in the ball; it sets the grid.
@@ -79,21 +80,17 @@ def add_ball(
 
 def _add_on_grid(value: Array | Expansion, noise: Array, stddev: Array) -> Array:
     """Returns ``value`` plus float64 noise, rounded together to a grid below ``stddev``."""
-    wide = value if isinstance(value, Expansion) else to_expansion(value)
     bits = lax.bitcast_convert_type(stddev, jnp.int64) & jnp.int64(_EXPONENT)
     grid = lax.bitcast_convert_type(bits, jnp.float64) * 2.0**-GRID_BITS
     # Value and noise are rounded together, so that no low bits of the value remain.
-    total = to_float64(wide) + noise
+    total = to_float64(to_expansion(value)) + noise
     # A radius of 0 has no grid.
     total = jnp.where(grid > 0, jnp.round(total / jnp.where(grid > 0, grid, 1)) * grid, total)
     return lax.convert_element_type(total, value.dtype)
 
 
 def radial_share(key: Array, dimension: int) -> Array:
-    """Returns U^(1/d), the length of a point uniform in the unit ball; float64, shape ().
-
-    The key is used for nothing else, and ``dimension`` is d.
-    """
+    """Returns U^(1/d), the length of a point uniform in the unit d-ball; float64, shape ()."""
     bits = jax.random.bits(key, (2,), jnp.uint32)
     with jax.enable_x64(True):
         # The midpoint of the interval that 64 bits leave, which is never 0.

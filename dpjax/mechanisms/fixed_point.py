@@ -34,8 +34,6 @@ def standard_normal(key: Array, shape: tuple[int, ...]) -> Array:
     """Returns independent N(0, 1) draws as int64 multiples of 2^-FRACTION (``shape``).
 
     Use them under ``jax.enable_x64(True)`` alone: outside of it JAX cuts them to 32 bits.
-
-    The key is used for nothing else.
     """
     with jax.enable_x64(True):
         return _draw(normal_from_bits, key, shape)
@@ -97,17 +95,12 @@ def _some(from_bits: Callable[..., Array], key: Array, columns: int) -> Array:
 
 @jax.jit
 def normal_from_bits(first: Array, second: Array | None = None) -> Array:
-    """Returns the normal quantile that 128 random bits choose: a sign and a tail probability.
+    """Returns the normal quantile that 128 random bits choose: a sign and a tail probability u.
 
-    Args:
-      first: uint32 (2, ...). The lowest bit of the first word is the sign, the other 63 are the
-        leading bits of the probability u.
-      second: uint32 (2, ...), the 64 bits that follow; None are none, to be read where u is above
-        2^-14 only. u is the middle of what is left open.
-
-    Returns:
-      int64 (...): the z with P(|Z| > z) = u, signed, in units of 2^-FRACTION, to NORMAL_ERROR.
-      Below u = 2^-76 it is one from 9.94 to 10.02 instead.
+    The lowest bit of ``first``, uint32 (2, ...), is the sign, the other 63 are the leading bits of
+    u. ``second`` are the 64 that follow; None are none, to be read where u is above 2^-14 only; u
+    is the middle of what is left open. It is the int64 z with P(|Z| > z) = u, signed, in units of
+    2^-FRACTION, to NORMAL_ERROR. Below u = 2^-76 it is one from 9.94 to 10.02 instead.
     """
     with jax.enable_x64(True):
         return _signed(first, evaluate(_table("normal"), first, second) >> 3)
@@ -118,8 +111,7 @@ def gumbel_from_bits(first: Array, second: Array | None = None) -> Array:
     """Returns the Gumbel quantile that the same bits choose: a side and its tail's probability.
 
     The lowest bit of ``first`` is the side, 1 the lower one: int64 g with P(G > g) = u / 2, or with
-    P(G < g) = u / 2, to GUMBEL_ERROR. Below u = 2^-64 it is one from there to 2^-63: that is also
-    the total variation.
+    P(G < g) = u / 2, to GUMBEL_ERROR. Below u = 2^-64, the total variation, it is one up to 2^-63.
     """
     with jax.enable_x64(True):
         return _signed(first, evaluate(_table("gumbel"), first, second) >> 1)
@@ -141,15 +133,10 @@ def evaluate(table: np.ndarray, first: Array, second: Array | None) -> Array:
     64 after those count how far the number is from the piece's upper end. Where the bits have
     ended, one 1 and zeros follow. Numbers beyond the last octave are drawn from it.
 
-    Args:
-      table: int64 (sides, octaves, pieces, degree + 1), coefficients of rising powers; the last is
-        below 2^31.
-      first: uint32 (2, ...). If there are two sides its lowest bit is the side; it is not one of
-        the 63.
-      second: uint32 (2, ...), 64 more.
-
-    Returns:
-      int64 (...), in the units of the table; each product is rounded down by less than 3 of them.
+    A table is int64 (sides, octaves, pieces, degree + 1), coefficients of rising powers; the last
+    is below 2^31. If there are two sides the lowest bit of ``first``, uint32 (2, ...), is the side,
+    and not one of the 63. The result is int64 (...), in the units of the table; each product is
+    rounded down by less than 3 of them.
     """
     sides, octaves, pieces, terms = table.shape
     bits, count = pieces.bit_length() - 1, sides * octaves * pieces

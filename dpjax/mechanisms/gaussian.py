@@ -48,8 +48,7 @@ def perturb(
         if jnp.broadcast_shapes(scale.shape, value.shape) != value.shape:
             # One draw at several scales tells the value: it is solved for.
             raise ValueError(
-                f"stddev must fit a value of shape {value.shape}, got {scale.shape}: broadcast the "
-                "value first."
+                f"stddev must fit shape {value.shape}, got {scale.shape}: broadcast the value."
             )
         return _perturbed(key, value, scale)
 
@@ -74,12 +73,10 @@ def add_symmetric_gaussian(
 
     Args:
       key: a key used for nothing else, shape ().
-      matrix: symmetric floating array or ``Expansion`` sum, shape (p, p); only its upper triangle
-        is read.
+      matrix: floating array or ``Expansion``, shape (p, p); only its upper triangle is read.
       stddev: scalar; standard deviation of a diagonal entry.
       isometric: True for the Gaussian orthogonal form, variance stddev^2 on the diagonal and
-        stddev^2 / 2 off it; False for the trust-region paper's, stddev^2 in the whole upper
-        triangle.
+        stddev^2 / 2 off it; False for the trust-region paper's, stddev^2 in the whole triangle.
 
     Returns:
       An exactly symmetric (p, p) array of the same dtype.

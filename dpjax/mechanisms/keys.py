@@ -153,8 +153,7 @@ def random_words(key: Key[Array, ""], counts: UInt32[Array, " n"]) -> UInt32[Arr
     """Returns random words, as many a column as the key itself has: 2 or 4.
 
     Column i is what ``jax.random.fold_in(key, counts[i])`` holds: one whole hash, of which
-    ``jax.random.bits`` keeps 32 bits. ``counts`` are numbers that are not folded into this key
-    elsewhere.
+    ``jax.random.bits`` keeps 32 bits. The ``counts`` are folded into this key nowhere else.
     """
     return jnp.stack(_wide_hash(key, counts) if is_wide(key) else _hash(key, counts))
 
@@ -198,12 +197,11 @@ def _hash(key: Array, word: Array) -> tuple[Array, Array]:
 
 
 def _wide_fold_in(key: Array, word: Array) -> Array:
-    """``jax.random.fold_in`` of a threefry4x32 key, to the bit."""
     return jax.random.wrap_key_data(jnp.stack(_wide_hash(key, word)), impl="threefry4x32")
 
 
 def _wide_hash(key: Array, word: Array) -> tuple[Array, ...]:
-    """Returns the four words of the hash of each ``word``: 20 rounds, in a loop of four.
+    """Returns the same of a threefry4x32 key, four words: 20 rounds, in a loop of four.
 
     Reference: Salmon, Moraes, Dror and Shaw (2011), Parallel random numbers: as easy as 1, 2, 3.
     """
@@ -270,13 +268,8 @@ def claim(key: Array, advice: str, owner: str | None = None) -> bool:
     With one key the noise on neighbouring data sets is the same, and the difference of two results
     is the record. Only keys of 128 bits are noted, as ``random_key`` makes them: one of 64 bits is
     a choice by name, and a traced one cannot be read. ``owner`` may claim the key again, such as a
-    run that is resumed; None for nobody.
-
-    Returns:
-      Whether the key is noted by this call: not before, and not one of those that are not noted.
-
-    Raises:
-      ValueError: with ``advice``, if the key is taken by another owner.
+    run that is resumed; for another one it raises with ``advice``. Returned is whether the key is
+    noted by this call: not before, and not one of those that are not noted.
     """
     if isinstance(key, Tracer) or not is_wide(key):
         return False
@@ -294,10 +287,7 @@ def claim(key: Array, advice: str, owner: str | None = None) -> bool:
 
 @contextlib.contextmanager
 def claimed(key: Array, advice: str, owner: str | None = None) -> Iterator[None]:
-    """Claims ``key`` for what is about to begin, and gives it back if that fails to begin.
-
-    Takes and raises what ``claim`` does.
-    """
+    """Claims ``key`` for what is about to begin, and gives it back if that fails to begin."""
     noted = claim(key, advice, owner)
     try:
         yield

@@ -37,24 +37,11 @@ TINY, _HUGE = 2.0**-126, 2.0**127
 
 
 class Scale(NamedTuple):
-    """A public standard deviation, mantissa 2^(exponent - 23), rounded up.
-
-    Args:
-      mantissa: int64, 24 bits.
-      exponent: int32.
-      given: the standard deviation as it was given, float32.
-    """
+    """A public stddev, mantissa 2^(exponent - 23) rounded up, int64 and int32; and as given."""
 
     mantissa: Array
     exponent: Array
     given: Array
-
-
-class Split(NamedTuple):
-    """A value as grids + rest 2^-44, in grids; int64."""
-
-    grids: Array
-    rest: Array
 
 
 def in_float32(stddev: Array | float) -> Any:
@@ -100,18 +87,18 @@ def in_units(draws: Array, scale: Scale, fraction: int) -> Array:
         return ((scale.mantissa * high) << (_LOW - shift)) + below
 
 
-def split(value: Array | Expansion, exponent: Array) -> Split:
-    """Returns ``value`` in grids, its digits below a unit rounded; ``exponent`` is the scale's."""
-    wide = value if isinstance(value, Expansion) else to_expansion(value)
+def split(value: Array | Expansion, exponent: Array) -> tuple[Array, Array]:
+    """Returns ``value`` as grids + rest 2^-44, its digits below a unit rounded; int64."""
+    first, *others = to_expansion(value).terms
     with jax.enable_x64(True):
-        total = _split(wide.terms[0], exponent)
-        for term in wide.terms[1:]:
-            total = Split(*map(jnp.add, total, _split(term, exponent)))
-        return total
+        grids, rest = _split(first, exponent)
+        for term in others:
+            more = _split(term, exponent)
+            grids, rest = grids + more[0], rest + more[1]
+        return grids, rest
 
 
-def _split(term: Array, exponent: Array) -> Split:
-    """Of one float: its mantissa, shifted."""
+def _split(term: Array, exponent: Array) -> tuple[Array, Array]:
     info = jnp.finfo(term.dtype)
     # By bits, because float arithmetic may flush a subnormal number to 0.
     bits = lax.bitcast_convert_type(term, jnp.int64 if info.bits == 64 else jnp.int32)
@@ -134,13 +121,13 @@ def _split(term: Array, exponent: Array) -> Split:
     rounded = ((mantissa >> jnp.maximum(deep - 1, 0)) + 1) >> 1
     # Too large for the integers; ``release`` adds such values in floats instead.
     whole = jnp.where(shift > largest, jnp.sign(mantissa) << _MOST, whole << left)
-    return Split(jnp.where(deep > 0, 0, whole), jnp.where(deep > 0, rounded, rest))
+    return jnp.where(deep > 0, 0, whole), jnp.where(deep > 0, rounded, rest)
 
 
-def carried(grids: Array, rest: Array) -> Split:
+def carried(grids: Array, rest: Array) -> tuple[Array, Array]:
     """Returns the same number with its rest from 0 to 2^44, so that two can be compared."""
     with jax.enable_x64(True):
-        return Split(grids + (rest >> _BELOW), rest & ((1 << _BELOW) - 1))
+        return grids + (rest >> _BELOW), rest & ((1 << _BELOW) - 1)
 
 
 def release(value: Array | Expansion, noise: Array, scale: Scale) -> Array:
@@ -152,10 +139,9 @@ def release(value: Array | Expansion, noise: Array, scale: Scale) -> Array:
     Noise is int64 units of the shape of ``value``, and the grid depends on its ``scale`` alone. The
     result is NaN where the standard deviation is no number.
     """
-    wide = value if isinstance(value, Expansion) else to_expansion(value)
-    leading = wide.leading
+    leading = to_expansion(value).leading
     with jax.enable_x64(True):
-        grids, rest = split(wide, scale.exponent)
+        grids, rest = split(value, scale.exponent)
         # Adding half a grid and dropping the rest rounds to the nearest grid point.
         total, _ = carried(grids, rest + noise + (1 << (_BELOW - 1)))
         power = lax.bitcast_convert_type((scale.exponent + 127) << 23, jnp.float32)
@@ -170,5 +156,4 @@ def release(value: Array | Expansion, noise: Array, scale: Scale) -> Array:
         result = jnp.where(within, as_float(total, GRID_BITS), added)
         result = jnp.where(scale.given == 0, leading, result)
         result = jnp.where(scale.given < _HUGE, result, jnp.asarray(jnp.nan, leading.dtype))
-        dtype = leading.dtype if isinstance(value, Expansion) else value.dtype
-        return lax.convert_element_type(result, dtype)
+        return lax.convert_element_type(result, value.dtype)

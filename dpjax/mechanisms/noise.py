@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +34,7 @@ def noisy_argmax(
 
     Args:
       key: a key used for nothing else, shape ().
-      scores: floating, shape (K,); -inf, or anything that is not a number, is never chosen unless
-        all are.
+      scores: floating, shape (K,); only finite ones are chosen, unless there is none.
       scale: public, shape (), above 0.
 
     Returns:
@@ -198,11 +197,7 @@ class Gaussian(Noise):
 
 @dataclasses.dataclass(frozen=True)
 class SymmetricGaussian(Gaussian):
-    """Symmetric Gaussian noise on a matrix; ``stddev`` is that of a diagonal entry.
-
-    Args:
-      isometric: as in ``add_symmetric_gaussian``.
-    """
+    """``add_symmetric_gaussian``: ``stddev`` is that of a diagonal entry."""
 
     isometric: bool = True
 
@@ -224,24 +219,11 @@ class SymmetricGaussian(Gaussian):
         return jnp.sum(squares - half), len(noise) * (len(noise) + 1) / 2
 
 
-class SegmentSeen(NamedTuple):
-    """What an audit has seen of a segment of correlated noise, one row an increment."""
-
-    residuals: Array
-    """Answer minus the exact value on D, in standard deviations of the draws, (K, p)."""
-    shifts: Array
-    """Exact value on D' minus that on D, in the same unit, (K, p)."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Prefix(Gaussian):
-    """Noise on one increment of a segment, correlated with that of the others.
+    """Noise on increment ``leaf``, shape (), of a segment, correlated with that of the others.
 
-    Args:
-      of: the law of a whole segment.
-      leaf: which increment, shape (); public.
-      divisor: of a value that is a sum, shape (); public. Answers and ``stddev`` are those of the
-        quotient.
+    Answers and ``stddev`` are those of a value over its ``divisor``, shape (). Both are public.
 
     Privacy: the key is the segment's, the same for all its increments. In units of its own noise a
       sum moves as its mean does, and dividing it afterwards is post-processing.
@@ -260,7 +242,6 @@ class Prefix(Gaussian):
         return lax.optimization_barrier(noisy / divisor)
 
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
-        """Raises ``NotImplementedError``: ``score`` compares an increment with those before."""
         raise NotImplementedError("an increment is scored with those before it: call score.")
 
     def excess(self, noise: Array, stddev: Any) -> tuple[Any, Any]:
@@ -270,17 +251,18 @@ class Prefix(Gaussian):
         alone = jnp.equal(self.leaf, 0) | self.of.is_independent
         return tuple(jnp.where(alone, one, 0.0) for one in pair)  # pyright: ignore
 
-    def initial_score(self, size: int) -> SegmentSeen:
+    def initial_score(self, size: int) -> tuple[Array, Array]:
         rows = jnp.zeros((self.of.horizon, size))
-        return SegmentSeen(rows, rows)
+        return rows, rows
 
     def score(
-        self, seen: SegmentSeen, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any
-    ) -> tuple[Array, SegmentSeen]:
+        self, seen: PyTree, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any
+    ) -> tuple[Array, PyTree]:
         """Returns the log-likelihood ratio of an increment, given those before in its segment.
 
         The matrix that whitens the noise makes both worlds Gaussians of variance 1, that are apart
-        by what it makes of the shifts.
+        by what it makes of the shifts. Seen is, one row an increment and in standard deviations of
+        the draws, (K, p), the answer minus the mean, and what the neighbour's mean is moved by.
         """
         # A new segment forgets the one before, whose noise comes from another key.
         residuals, shifts = (jnp.where(jnp.equal(self.leaf, 0), 0, rows) for rows in seen)
@@ -289,7 +271,7 @@ class Prefix(Gaussian):
         shifts = shifts.at[self.leaf].set(moved.ravel() / stddev)
         row = jnp.asarray(self.of.strategy(), residuals.dtype)[self.leaf]
         residual, shift = row @ residuals, row @ shifts
-        return jnp.vdot(shift, residual - shift / 2), SegmentSeen(residuals, shifts)
+        return jnp.vdot(shift, residual - shift / 2), (residuals, shifts)
 
 
 class Ball(Noise):
@@ -311,9 +293,13 @@ class Ball(Noise):
     def log_ratio(self, answer: Array, mean: Array, neighbour_mean: Array, stddev: Any) -> Array:
         """Returns 0 where the balls overlap, and a number of large size where they do not."""
         scale = lax.convert_element_type(stddev, answer.dtype)  # of float64 where x64 is off
-        radius = scale * math.sqrt(answer.size + 2)
+        root = math.sqrt(answer.size + 2)
+        # How far answers are from the exact sum at most, nearly always: rounding to the grid moves
+        # one out of the ball by a third of a cell, typically; 1.5 are allowed.
+        radius = scale * root
+        reach = radius * (1 + 1e-6) + 1.5 * (2.0**-GRID_BITS * radius / root)
         here, there = (
-            jnp.where(jnp.linalg.norm(answer - at) > ball_reach(radius, answer.size), _NEVER, 0.0)
+            jnp.where(jnp.linalg.norm(answer - at) > reach, _NEVER, 0.0)
             for at in (mean, neighbour_mean)
         )
         return there - here
@@ -337,15 +323,6 @@ class Gumbel(Noise):
         return there - here
 
 
-def ball_reach(radius: Array | float, dimension: int) -> Array | float:
-    """Returns how far answers are from the exact sum at most, nearly always.
-
-    Rounding to the grid moves one out of the ball by a third of a cell, typically; 1.5 are allowed.
-    """
-    cell = 2.0**-GRID_BITS * radius / math.sqrt(dimension + 2)
-    return radius * (1 + 1e-6) + 1.5 * cell
-
-
 def add_gaussian(
     key: Key[Array, ""],
     tree: PyTree[Float[ArrayLike, "?*shape"], "PyTree"],
@@ -359,8 +336,7 @@ def add_gaussian(
       stddev: scalar standard deviation, in the units of the leaves.
 
     Returns:
-      A pytree like ``tree``. Leaf i is drawn with ``fold_in(key, i)``, so leaves of equal shape get
-      independent noise.
+      A pytree like ``tree``. Leaf i is drawn with ``fold_in(key, i)``: no two share their noise.
 
     Raises:
       ValueError: if a leaf is not floating.

@@ -64,8 +64,7 @@ class PrefixNoise:
     def sensitivity(self) -> float:
         """Norm of what one increment of norm 1 adds to C G: the root of a tree's height, or 1.
 
-        Of the square root it is 1 but for its coefficients, which are whole numbers of 2^-30
-        and accounted as such.
+        Of the square root it is 1 but for its coefficients, accounted as multiples of 2^-30.
         """
         if self.kind == "tree":
             return math.sqrt(self.levels)
@@ -109,23 +108,19 @@ class PrefixNoise:
     def _increment(
         self, key: Key[Array, ""], leaf: Integer[Array, ""] | int, shape: tuple[int, ...]
     ) -> Integer[Array, "..."]:
-        """Returns the noise on increment ``leaf`` at stddev 1, int64 multiples of 2^-52.
-
-        Past the horizon it raises; a leaf that is traced cannot: see ``perturb``.
-        """
+        """Returns the noise on increment ``leaf`` at stddev 1, int64 multiples of 2^-52."""
         check_threefry(key)
         if not isinstance(leaf, Tracer) and not 0 <= int(leaf) < self.horizon:
             raise ValueError(
                 f"leaf {int(leaf)} is past the horizon: a segment has {self.horizon} increments; "
                 "begin another one with a key of its own."
             )
-        draw = {
-            "square_root": self._from_square_root,
-            "tree": self._from_tree,
-            "independent": self._alone,
-        }
         with jax.enable_x64(True):
-            return draw[self.kind](key, jnp.asarray(leaf, jnp.int32), shape)
+            leaf = jnp.asarray(leaf, jnp.int32)
+            if self.is_independent:
+                return _draws(fold(key, leaf.astype(jnp.uint32)[None]), shape)
+            draw = self._from_tree if self.kind == "tree" else self._from_square_root
+            return draw(key, leaf, shape)
 
     def perturb(
         self,
@@ -176,9 +171,6 @@ class PrefixNoise:
         drawn = jax.vmap(lambda word: _draws(fold(key, word), shape))(words)
         return jnp.sum(signs.reshape((-1,) + (1,) * len(shape)) * drawn, axis=0)
 
-    def _alone(self, key: Array, leaf: Array, shape: tuple[int, ...]) -> Array:
-        return _draws(fold(key, leaf.astype(jnp.uint32)[None]), shape)
-
 
 def _draws(key: Array, shape: tuple[int, ...]) -> Array:
     """Standard normal draws in multiples of 2^-52: sums of them have eight bits more to grow."""
@@ -212,8 +204,7 @@ def prefix_noise(horizon: int, dimension: int, kind: str | None = None) -> Prefi
 class _SquareRoot(NamedTuple):
     """Norms of the columns of the square root of A, and the first column of its inverse.
 
-    Both are whole numbers of 2^-30, which the integers of the noise multiply: what is
-    accounted is the matrix of these very numbers.
+    Both are whole numbers of 2^-30: what is accounted is the matrix of these very numbers.
     """
 
     norms: np.ndarray
@@ -228,8 +219,7 @@ def _square_root(horizon: int) -> _SquareRoot:
     root = np.concatenate([[1.0], np.cumprod((2 * k - 1) / (2 * k))])
     inverse = np.concatenate([[1.0], np.cumprod((2 * k - 3) / (2 * k))])
     # Column j holds the first K - j coefficients: cumulative sums, reversed.
-    norms = np.sqrt(np.cumsum(root**2)[::-1])
-    norms = np.round(norms * 2.0**_BITS) / 2.0**_BITS
+    norms = np.round(np.sqrt(np.cumsum(root**2)[::-1]) * 2.0**_BITS) / 2.0**_BITS
     inverse = np.round(inverse * 2.0**_BITS) / 2.0**_BITS
     # The square root of these numbers: one step of Newton's for the inverse of a power series
     # squares what is wrong with it, 2^-31 a coefficient.

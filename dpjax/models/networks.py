@@ -94,14 +94,8 @@ class _Block(nn.Module):
 
 def _conv(channels: int, stride: int = 1) -> nn.Conv:
     # Padded alike on both sides, so that with a stride it is centred on the pixels that are kept.
-    return nn.Conv(
-        channels,
-        (3, 3),
-        strides=stride,
-        padding=1,
-        use_bias=False,
-        kernel_init=nn.initializers.he_normal(),
-    )
+    kernel = {"use_bias": False, "kernel_init": nn.initializers.he_normal()}
+    return nn.Conv(channels, (3, 3), strides=stride, padding=1, **kernel)
 
 
 def _normed(x: Array) -> Array:

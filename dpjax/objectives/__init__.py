@@ -53,12 +53,7 @@ from dpjax.objectives.saddles import (
     welsch_regularization,
 )
 
-SADDLES = {
-    "welsch": welsch,
-    "phase-retrieval": phase_retrieval,
-    "pca": pca,
-    "two-layer": two_layer,
-}
+SADDLES = {"welsch": welsch, "phase-retrieval": phase_retrieval, "pca": pca, "two-layer": two_layer}
 """Factories of objectives with a strict saddle at 0, where the command line starts, by name."""
 
 MARGINS = {

@@ -58,9 +58,7 @@ class CrossEntropy:
 
 
 def cross_entropy(
-    apply: Callable[..., Array],
-    regularizer: Any = None,
-    name: str = "cross-entropy",
+    apply: Callable[..., Array], regularizer: Any = None, name: str = "cross-entropy"
 ) -> Objective:
     """Returns the softmax cross-entropy of a network that sees one example.
 
@@ -156,5 +154,5 @@ def softmax(classes: int, regularization: float = 1e-3) -> Objective:
     classes = _validate.positive_int("classes", classes)
     if classes < 3:
         raise ValueError(f"classes must be at least 3, got {classes}: for two take logistic_l2.")
-    name, model = f"softmax-{classes}", LinearClassifier(classes)
-    return of_scores(Softmax(classes), _CONSTANTS, name, model, regularization)
+    model = LinearClassifier(classes)
+    return of_scores(Softmax(classes), f"softmax-{classes}", model, regularization)

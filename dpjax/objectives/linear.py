@@ -20,13 +20,7 @@ ONE_LABEL = "pass y[:, 0] of labels in one column, y.argmax(axis=1) of one-hot l
 
 @dataclasses.dataclass(frozen=True)
 class Signs:
-    """Labels -1 and +1, which features are multiplied by; as data are given, 0 stands for -1.
-
-    >>> Signs().read(np.array([True, False])).tolist()
-    [1.0, -1.0]
-    >>> Signs().accepts(jnp.array([1.0, -1.0, 0.0, jnp.nan])).tolist()
-    [True, True, False, False]
-    """
+    """Labels -1 and +1, which features are multiplied by; as data are given, 0 stands for -1."""
 
     words: ClassVar[str] = "-1, 1, and 0 as -1"
     """The labels that count."""
@@ -66,11 +60,7 @@ class Signs:
 
 @dataclasses.dataclass(frozen=True)
 class Numbers(Signs):
-    """Labels from -1 to 1.
-
-    >>> Numbers().accepts(jnp.array([0.3, 1.0, 1.1, jnp.nan])).tolist()
-    [True, True, False, False]
-    """
+    """Labels from -1 to 1."""
 
     words = "numbers from -1 to 1"
     classes = twin = None
@@ -88,11 +78,7 @@ class Numbers(Signs):
 
 @dataclasses.dataclass(frozen=True)
 class Classes(Numbers):
-    """Labels 0, 1, ..., ``count`` - 1; of two, -1 stands for 0.
-
-    >>> Classes(3).accepts(jnp.array([2.0, 3.0, 0.5, -1.0])).tolist()
-    [True, False, False, False]
-    """
+    """Labels 0, 1, ..., ``count`` - 1; of two, -1 stands for 0."""
 
     count: int
 
@@ -184,11 +170,7 @@ class LinearLoss:
 
 @dataclasses.dataclass(frozen=True)
 class Margin(LinearLoss):
-    """A loss phi(m) of the margin m = y <x, w>.
-
-    Args:
-      phi: scalar function of the margin, twice differentiable.
-    """
+    """A loss phi(m) of the margin m = y <x, w>, of a scalar function phi differentiable twice."""
 
     phi: Callable[[Array], Array]
 
@@ -285,11 +267,18 @@ def margin_derivatives(margin: Callable[[Array], Array]) -> tuple[np.ndarray, np
     True
     """
     # An even count keeps m = 0 off the grid, where the sigmoid's second derivative is 0.
-    with jax.enable_x64(True):
-        slopes = jax.grad(margin)
-        both = jax.jit(jax.vmap(lambda m: (slopes(m), jax.grad(slopes)(m))))
-        first, second = both(np.linspace(-30, 30, 60_000))
-        return np.asarray(first), np.asarray(second)
+    return _with_derivative(jax.grad(margin), np.linspace(-30, 30, 60_000))
+
+
+def _with_derivative(
+    function: Callable[[Array], Array], margins: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    # One program: operation by operation it takes a second.
+    both = jax.jit(jax.vmap(jax.value_and_grad(function)))
+    # It may be asked for while a training is traced, whose program this is no part of.
+    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+        values, slopes = both(margins)
+    return np.asarray(values), np.asarray(slopes)
 
 
 @functools.lru_cache(maxsize=64)
@@ -299,12 +288,7 @@ def concordance(margin: Callable[[Array], Array]) -> float | None:
     >>> round(concordance(lambda m: jnp.log1p(jnp.exp(-m))), 4)
     1.0
     """
-    curve = jax.grad(jax.grad(margin))
-    # One program: operation by operation it takes a second.
-    both = jax.jit(jax.vmap(lambda m: (curve(m), jax.grad(curve)(m))))
-    # It may be asked for while a training is traced, whose program this is no part of.
-    with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-        second, third = map(np.asarray, both(np.linspace(-15, 15, 30_000)))
+    second, third = _with_derivative(jax.grad(jax.grad(margin)), np.linspace(-15, 15, 30_000))
     if (second <= 0).any():
         return None
     return float((np.abs(third) / second).max())

@@ -34,11 +34,7 @@ def _welsch_margin(m: Array) -> Array:
 
 
 def _of(
-    phi: Callable[[Array], Array],
-    constants: Constants,
-    name: str,
-    regularizer: Any = None,
-    model: Unlabelled | None = None,
+    phi: Callable, constants: Constants, name: str, regularizer: Any = None, model: Any = None
 ) -> Objective:
     return Objective(LossOfScores(Margin(phi)), regularizer, phi, constants, name, model)
 

@@ -64,7 +64,7 @@ class Model(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Unlabelled:
+class Unlabelled(Model):
     """``columns`` weights for each feature, which predict no label.
 
     >>> Unlabelled(columns=2).parameters(5)
@@ -74,12 +74,11 @@ class Unlabelled:
     columns: int = 1
 
     def parameters(self, features: int) -> int:
-        """Returns the number of parameters for rows of so many ``features``."""
         return features * self.columns
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearModel:
+class LinearModel(Model):
     """One weight for each feature, whose inner product with a row is its score.
 
     >>> LinearModel().parameters(3)
@@ -87,7 +86,6 @@ class LinearModel:
     """
 
     def parameters(self, features: int) -> int:
-        """Returns the number of parameters for rows of so many ``features``."""
         return features
 
     def score(self, params: Array, x: Array) -> Array:
@@ -96,7 +94,7 @@ class LinearModel:
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearClassifier:
+class LinearClassifier(Model):
     """A row of weights for each of ``classes`` classes, whose inner product with x is its score.
 
     >>> LinearClassifier(3).decide(jnp.array([[0.0, 2.0, 1.0]])).tolist()
@@ -106,7 +104,6 @@ class LinearClassifier:
     classes: int
 
     def parameters(self, features: int) -> int:
-        """Returns the number of parameters for rows of so many ``features``."""
         return features * self.classes
 
     def score(self, params: Array, x: Array) -> Array:
@@ -304,17 +301,16 @@ class Objective:
         >>> round(float(rare(jnp.zeros(2), (jnp.ones(2), -1.0)) / jnp.log(2)), 3)
         0.2
         """
-        if isinstance(weights, str) or self.linear is None or not self.label_kind:
+        form, kind = self.linear, self.label_kind
+        if isinstance(weights, str) or form is None or not kind or len(weights) != kind.classes:
             raise ValueError(_WEIGHTS.format(self.name))
         numbers = [_validate.normal("a class weight", weight) for weight in weights]
-        if len(numbers) != self.label_kind.classes:
-            raise ValueError(_WEIGHTS.format(self.name))
         shares = tuple(float(np.float32(weight / max(numbers))) for weight in numbers)
         return dataclasses.replace(
             self,
-            loss=LossOfScores(form := Weighted(self.linear, shares)),
+            loss=LossOfScores(weighted := Weighted(form, shares)),
             margin=None,
-            linear=form,
+            linear=weighted,
             name=f"{self.name} with class weights {', '.join(f'{share:.4g}' for share in shares)}",
             # Without its margin the objective would not know that it predicts.
             model=LinearModel() if self.model is None else self.model,
@@ -448,10 +444,10 @@ class Objective:
 
 
 def of_scores(
-    form: LinearLoss, constants: Constants | None, name: str, model: Model, regularization: float
+    form: Any, name: str, model: Model, regularization: float, defaults: Defaults | None = None
 ) -> Objective:
     """Returns the objective of a loss of scores plus ``regularization`` / 2 times |w|^2."""
     penalty = L2(regularization)
     # Without strength there is nothing to add or to differentiate.
-    regularizer = penalty if penalty.strength else None
-    return Objective(LossOfScores(form), regularizer, None, constants, name, model, linear=form)
+    regularizer, loss = penalty if penalty.strength else None, LossOfScores(form)
+    return Objective(loss, regularizer, None, form.constants, name, model, defaults, form)

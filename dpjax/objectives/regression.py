@@ -101,11 +101,7 @@ class Huber(Residual):
 
 @dataclasses.dataclass(frozen=True)
 class _Redescending(Residual):
-    """A loss whose slope falls to 0 far out, so that it is not convex.
-
-    Args:
-      scale: c; residuals far beyond it count for nothing.
-    """
+    """A loss whose slope falls to 0 far out, beyond the scale c, so that it is not convex."""
 
     scale: float
 
@@ -174,7 +170,8 @@ def least_squares(regularization: float = 1e-3) -> Objective:
     >>> float(least_squares()(jnp.zeros(2), (jnp.ones(2), 0.5)))
     0.125
     """
-    return _of(Squared(), "least-squares", regularization, Defaults(1.0, 1.0, 1.0, 0.5))
+    defaults = Defaults(clip_norm=1.0, hessian_clip_norm=1.0, step_size=1.0, initial_gap=0.5)
+    return of_scores(Squared(), "least-squares", LinearRegression(), regularization, defaults)
 
 
 def huber(regularization: float = 1e-3, threshold: float = 0.2) -> Objective:
@@ -195,8 +192,8 @@ def huber(regularization: float = 1e-3, threshold: float = 0.2) -> Objective:
     >>> huber(threshold=0.5).constants
     Constants(lipschitz=0.5, smoothness=1.0, hessian_lipschitz=inf)
     """
-    threshold = _validate.normal("threshold", threshold)
-    return _of(Huber(threshold), "huber", regularization)
+    form = Huber(_validate.normal("threshold", threshold))
+    return of_scores(form, "huber", LinearRegression(), regularization)
 
 
 def tukey(regularization: float = 1e-3, scale: float = 0.8) -> Objective:
@@ -217,8 +214,8 @@ def tukey(regularization: float = 1e-3, scale: float = 0.8) -> Objective:
     >>> print(round(tukey(scale=1.0).constants.lipschitz, 4))
     0.2862
     """
-    scale = _validate.normal("scale", scale)
-    return _of(Tukey(scale), "tukey", regularization)
+    form = Tukey(_validate.normal("scale", scale))
+    return of_scores(form, "tukey", LinearRegression(), regularization)
 
 
 def welsch_residual(regularization: float = 1e-3, scale: float = 0.6) -> Objective:
@@ -239,12 +236,5 @@ def welsch_residual(regularization: float = 1e-3, scale: float = 0.6) -> Objecti
     >>> print(round(welsch_residual(scale=1.0).constants.lipschitz, 4))
     0.4289
     """
-    scale = _validate.normal("scale", scale)
-    return _of(Welsch(scale), "welsch-residual", regularization)
-
-
-def _of(
-    form: Residual, name: str, regularization: float, defaults: Defaults | None = None
-) -> Objective:
-    objective = of_scores(form, form.constants, name, LinearRegression(), regularization)
-    return dataclasses.replace(objective, defaults=defaults)
+    form = Welsch(_validate.normal("scale", scale))
+    return of_scores(form, "welsch-residual", LinearRegression(), regularization)

@@ -85,13 +85,21 @@ def _register(penalty: _Class) -> _Class:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Penalty:
-    """What the penalties share: their numbers are not below 0."""
+class _Checked:
+    """Numbers that ``_check`` takes; a dataclass is frozen, so the checked ones are set past it."""
+
+    _check = staticmethod(_validate.positive)
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
-            number = _validate.non_negative(field.name, getattr(self, field.name))
+            number = self._check(field.name, getattr(self, field.name))
             object.__setattr__(self, field.name, number)
+
+
+class _Penalty(_Checked):
+    """What the penalties share: their numbers are not below 0."""
+
+    _check = staticmethod(_validate.non_negative)
 
     def __call__(self, params: Params) -> Array:
         """Returns the penalty, shape ()."""
@@ -111,13 +119,10 @@ class L2(_Penalty):
 
     @property
     def smoothness(self) -> float:
-        """Largest eigenvalue of the Hessian."""
+        """Largest eigenvalue of the Hessian, and the least."""
         return self.strength
 
-    @property
-    def strong_convexity(self) -> float:
-        """Least eigenvalue of the Hessian."""
-        return self.strength
+    strong_convexity = smoothness
 
     def __call__(self, params: Params) -> Array:
         return self.strength / 2 * _square_sum(params)
@@ -198,7 +203,7 @@ class Nonconvex(_Penalty):
 
 
 @dataclasses.dataclass(frozen=True)
-class Quartic:
+class Quartic(_Checked):
     """|U'U|^2 / 4 in the Frobenius norm, for U with ``rank`` columns, or flat; |u|^4 / 4 for one.
 
     Has neither smoothness nor a proximal operator.
@@ -209,9 +214,7 @@ class Quartic:
 
     # It decides a shape, so it is structure and not a leaf.
     rank: int = 1
-
-    def __post_init__(self):
-        object.__setattr__(self, "rank", _validate.positive_int("rank", self.rank))
+    _check = staticmethod(_validate.positive_int)
 
     def __call__(self, params: Array) -> Array:
         """Returns the penalty, shape ()."""
@@ -307,7 +310,7 @@ def _square_sum(params: Params) -> Array:
 _ROUNDING = 1e-5
 
 
-class _Domain:
+class _Domain(_Checked):
     """What the sets share; a subclass has ``project`` and ``excess``."""
 
     # An indicator is flat inside its set.
@@ -335,10 +338,6 @@ class _Ball(_Domain):
     """A ball around 0; a subclass has ``norm`` and ``project``."""
 
     radius: float
-
-    def __post_init__(self):
-        # The dataclass is frozen, so the checked number is set past it.
-        object.__setattr__(self, "radius", _validate.positive("radius", self.radius))
 
     def norm(self, params: Params) -> Array:
         """Returns the Minkowski norm: the least r such that ``params`` lies in r times the set."""
@@ -388,10 +387,10 @@ class Box(_Domain):
 
     lower: float
     upper: float
+    _check = staticmethod(_validate.finite)
 
     def __post_init__(self):
-        for field in ("lower", "upper"):
-            object.__setattr__(self, field, _validate.finite(field, getattr(self, field)))
+        super().__post_init__()
         if not self.lower < self.upper:
             raise ValueError(f"lower must be below upper, got {self.lower!r} and {self.upper!r}.")
 
@@ -413,9 +412,6 @@ class Simplex(_Domain):
     """
 
     total: float = 1.0
-
-    def __post_init__(self):
-        object.__setattr__(self, "total", _validate.positive("total", self.total))
 
     def project(self, params: Params) -> Params:
         return optax.projections.projection_simplex(params, self.total)

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array, Params
-from dpjax.objectives.objective import Defaults, Objective, Unlabelled
+from dpjax.objectives.objective import Defaults, Model, Objective, Unlabelled
 from dpjax.objectives.regularizers import L2, Quartic
 
 # Midway between the two largest eigenvalues of X'X/n of the data as ``datasets.load`` scales them,
@@ -149,16 +149,12 @@ def low_rank(rank: int) -> Objective:
     # gradient at most 1 where U is at most 1; the root of 2 is for both in one joint norm.
     defaults = Defaults(math.sqrt(2), math.sqrt(2 * rank), step_size=1 / 3, initial_gap=0.25)
     return Objective(
-        LowRankLoss(rank),
-        Quartic(rank),
-        name="low-rank",
-        model=Unlabelled(rank),
-        defaults=defaults,
+        LowRankLoss(rank), Quartic(rank), name="low-rank", model=Unlabelled(rank), defaults=defaults
     )
 
 
 @dataclasses.dataclass(frozen=True)
-class TwoLayer:
+class TwoLayer(Model):
     """The network f(x) = sum of a_j tanh(<w_j, x>), its parameters all w_j, then all a_j, flat.
 
     >>> print(TwoLayer(2).score(jnp.array([1.0, 2.0, 1.0, -1.0]), jnp.zeros((3, 1))))
@@ -168,7 +164,6 @@ class TwoLayer:
     hidden: int
 
     def parameters(self, features: int) -> int:
-        """Returns the number of parameters for rows of so many ``features``."""
         return self.hidden * (features + 1)
 
     def score(self, params: Array, x: Array) -> Array:
@@ -216,10 +211,7 @@ def two_layer(hidden: int = 4, regularization: float = 1e-2) -> Objective:
     """
     network = TwoLayer(_validate.positive_int("hidden", hidden))
     defaults = Defaults(2.0, math.sqrt(2 * hidden), step_size=1.0, initial_gap=math.log(2))
+    penalty = L2(regularization)
     return Objective(
-        TwoLayerLoss(network),
-        L2(regularization),
-        name="two-layer",
-        model=network,
-        defaults=defaults,
+        TwoLayerLoss(network), penalty, name="two-layer", model=network, defaults=defaults
     )

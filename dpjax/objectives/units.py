@@ -18,19 +18,11 @@ class UnitLoss:
     """The loss of one unit: the mean, or the sum, of the losses of its own records.
 
     ``Objective.of_units`` makes one. A record that is not present, or whose loss is not finite, is
-    left out; a unit without any other has the loss NaN, hence contributes nothing.
-
-    Args:
-      loss: ``loss(params, record) -> scalar``, of one record.
-      reduction: ``"mean"``, by which every unit weighs the same, or ``"sum"``.
-      linear: the loss of a record's scores, as in ``Objective``; turns on the closed form.
+    left out; a unit without any other has the loss NaN, hence contributes nothing. ``loss`` and
+    ``linear`` are those of one record, as in ``Objective``.
 
     Privacy: NOT a mechanism. Each unit's loss depends on that unit alone, so that clipping its
       gradient bounds what a unit contributes, however many records it has.
-
-    >>> loss = UnitLoss(lambda w, x: w * x, "mean")
-    >>> float(loss(2.0, (jnp.array([1.0, 3.0, 100.0]), jnp.array([True, True, False]))))
-    4.0
     """
 
     loss: Loss

@@ -10,12 +10,11 @@ from jax.core import Tracer
 
 from dpjax._typing import Params, PyTree
 from dpjax._wide import on_device
-from dpjax.derivatives.linear import scaled_rows, units
+from dpjax.derivatives.linear import prepared, scaled_rows, units
 from dpjax.objectives.linear import ONE_LABEL, LinearLoss
 from dpjax.objectives.units import UnitLoss, is_grouped
 from dpjax.oracles.query import Query, Records
 from dpjax.placement.shard import Spread, length, shares
-from dpjax.placement.stream import Streamed
 
 
 def bind(query: Query, examples: PyTree) -> Records:
@@ -38,12 +37,8 @@ def bind(query: Query, examples: PyTree) -> Records:
     # From the number of all records, not of a device's share: chunks must not depend on the
     # devices.
     width = scaled_rows.chunk_width(length(examples), shares(examples)[0].shape[1])
-    prepare = functools.partial(scaled_rows.prepare, width=width, labels=linear.labels)
-    if isinstance(examples, Spread):
-        return examples.map(prepare)
-    if isinstance(examples, Streamed):
-        return scaled_rows.streamed(examples, width, linear.labels)
-    return prepare(examples)
+    prepare = functools.partial(prepared, linear, width=width)
+    return examples.map(prepare) if isinstance(examples, Spread) else prepare(examples)
 
 
 def _units(query: Query, examples: PyTree) -> Records:

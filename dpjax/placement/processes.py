@@ -29,14 +29,11 @@ class ProcessLost(RuntimeError):
 
 @dataclasses.dataclass(frozen=True)
 class Team:
-    """The processes of one training.
-
-    Args:
-      rank: of this process; 0 owns the key, the checkpoint and the ledger.
-    """
+    """The processes of one training."""
 
     size: int = 1
     rank: int = 0
+    """Of this process; 0 owns the key, the checkpoint and the ledger."""
     mesh: Mesh | None = None
 
     @property
@@ -56,10 +53,8 @@ class Team:
     def from_first(self, make: Callable[[], _Value]) -> _Value:
         """Returns what ``make`` returns in process 0, where alone it is called.
 
-        The result is one that ``_messages.pack`` takes.
-
-        Raises:
-          Exception: what ``make`` raises; in the other processes the built-in class of it.
+        The result is one that ``_messages.pack`` takes. What ``make`` raises is raised here; in the
+        other processes as the built-in class of it.
 
         Privacy: the key goes this way. Without a shared secret it crosses the network in clear, and
           any value is taken from whoever is process 0; with one it is encrypted and authenticated.
@@ -114,11 +109,7 @@ ALONE = Team()
 
 
 def team(mesh: Mesh | None) -> Team:
-    """Returns the processes whose devices are in a mesh.
-
-    Raises:
-      ValueError: for the devices of some processes but not of all.
-    """
+    """Returns the processes whose devices are in a mesh."""
     if mesh is None:
         return ALONE
     ranks = {device.process_index for device in mesh.devices.flat}
@@ -135,11 +126,7 @@ def team(mesh: Mesh | None) -> Team:
 
 @contextmanager
 def reaching_others(team: Team) -> Iterator[None]:
-    """Turns a failure of the network between processes into words.
-
-    Raises:
-      ProcessLost: where JAX fails to reach another process.
-    """
+    """Turns a failure of the network between processes into words."""
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:

@@ -83,10 +83,7 @@ class Spread:
 def over_shares(
     function: Callable[..., PyTree], records: PyTree, mask: Array | None, *public: PyTree
 ) -> PyTree:
-    """Returns ``function(records, mask, *public)``, by shares where records are spread.
-
-    ``function`` is as in ``Spread.over``. Spread records are all asked; no mask counts all.
-    """
+    """Returns ``function(records, mask, *public)``, by ``Spread.over`` where records are spread."""
     if isinstance(records, Spread):
         return records.over(function, *public)
     return function(records, mask, *public)
@@ -98,9 +95,7 @@ def is_inside() -> bool:
 
 
 def add_up(integers: list[Array]) -> list[Array]:
-    """Returns the sums over all shares of arrays of int64, by one collective."""
-    if not is_inside():
-        return integers
+    """Returns the sums over all shares of arrays of int64, by one collective; inside a share."""
     with jax.enable_x64(True):
         # In one collective, as each costs a round trip between the devices.
         flat = jnp.concatenate([array.ravel() for array in integers])
@@ -117,11 +112,7 @@ def length(records: PyTree) -> int:
 
 
 def take(records: PyTree, indices: Array) -> PyTree:
-    """Returns the records at ``indices``, on every device.
-
-    Of spread records each device gives those of its share and 0 for the others: the sum of their
-    bit patterns is the record.
-    """
+    """Returns the records at ``indices``, on every device."""
     if isinstance(records, Streamed):
         return records.at(indices)
     if not isinstance(records, Spread):
@@ -164,10 +155,14 @@ def _gathered(rows: PyTree, indices: Array) -> PyTree:
     place = jnp.where(is_mine, place, 0)
 
     def gather(leaf: Array) -> Array:
-        bits = _bits(leaf[place])
+        bits = leaf[place]
         mine = is_mine.reshape(-1, *(1,) * (bits.ndim - 1))
-        # All shares but one add 0, so that the sum is the record's bits.
-        return _from_bits(lax.psum(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS), leaf.dtype)
+        with jax.enable_x64(leaf.dtype.itemsize == 8):
+            # Not the numbers: added to 0, -0 becomes 0, and a NaN may become another.
+            if not jnp.issubdtype(leaf.dtype, jnp.integer):
+                bits = bits.view(f"uint{8 * leaf.dtype.itemsize}")
+            # All shares but one add 0, so that the sum is the record's bits.
+            return lax.psum(jnp.where(mine, bits, jnp.zeros_like(bits)), AXIS).view(leaf.dtype)
 
     return jax.tree.map(gather, rows)
 
@@ -175,10 +170,8 @@ def _gathered(rows: PyTree, indices: Array) -> PyTree:
 def check_sums(records: PyTree, numbers: int) -> None:
     """Raises if the devices of spread records do not add up as one does.
 
-    What they add are made-up integers, as many as a clipped sum holds: a wrong sum would be a wrong
-    guarantee, and backends have returned some.
-
-    Of other records nothing is checked; ``numbers`` is how many each device adds.
+    What they add are made-up integers, as many ``numbers`` as a clipped sum holds: a wrong sum
+    would be a wrong guarantee, and backends have returned some.
     """
     if not isinstance(records, Spread):
         return
@@ -212,23 +205,6 @@ def _share(rows: int, mesh: Mesh) -> int:
     return SHARE * math.ceil(rows / (SHARE * mesh.size))
 
 
-def _bits(rows: Array) -> Array:
-    if rows.dtype == jnp.bool_:
-        return rows.astype(jnp.int32)
-    if jnp.issubdtype(rows.dtype, jnp.integer):
-        return rows
-    # Not the numbers: added to 0, -0 becomes 0, and a NaN may become another.
-    with jax.enable_x64(rows.dtype.itemsize == 8):
-        return lax.bitcast_convert_type(rows, jnp.dtype(f"uint{8 * rows.dtype.itemsize}"))
-
-
-def _from_bits(bits: Array, dtype: jnp.dtype) -> Array:
-    if dtype == jnp.bool_ or jnp.issubdtype(dtype, jnp.integer):
-        return bits.astype(dtype)
-    with jax.enable_x64(dtype.itemsize == 8):
-        return lax.bitcast_convert_type(bits, dtype)
-
-
 def own_rows(n: int, mesh: Mesh) -> list[range]:
     """Returns which of n records, that are spread over a mesh, lie on devices of this process."""
     share, me = _share(n, mesh), jax.process_index()
@@ -240,20 +216,14 @@ def own_rows(n: int, mesh: Mesh) -> list[range]:
 
 
 def shares(records: PyTree) -> PyTree:
-    """Returns the arrays of records that may be spread, of which the leading axis is padded.
-
-    Of streamed records it returns their shapes and dtypes.
-    """
+    """Returns the arrays of spread records, padded at the end, or the shapes of streamed ones."""
     if isinstance(records, Streamed):
         return records.shapes
     return records.rows if isinstance(records, Spread) else records
 
 
 def replicate(tree: PyTree, records: PyTree) -> PyTree:
-    """Returns ``tree`` on all devices over which ``records`` are spread.
-
-    The tree is the same in every process.
-    """
+    """Returns ``tree``, the same in every process, on all devices where ``records`` are spread."""
     if not isinstance(records, Spread):
         return tree
     sharding = NamedSharding(records.mesh, P())

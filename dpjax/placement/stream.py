@@ -26,13 +26,10 @@ _UNUSED = max(map(sys.getrefcount, [np.empty(1)]))
 
 @pytree_dataclass
 class Streamed:
-    """Records outside of the device, as a program of JAX holds them; secret.
-
-    Args:
-      token: int32 (1,), which reader serves them, so that one program serves all.
-    """
+    """Records outside of the device, as a program of JAX holds them; secret."""
 
     token: Array
+    """Int32 (1,), which reader serves them, so that one program serves all."""
     kinds: tuple[tuple[tuple[int, ...], str], ...] = static()
     structure: Any = static()
     size: int = static()
@@ -44,24 +41,21 @@ class Streamed:
 
     def chunk(self, start: Array, rows: int) -> PyTree:
         """Returns ``rows`` records from ``start`` on; 0 for those past the last."""
-        place = self.token, jnp.asarray(start, jnp.int32)
-        return jax.pure_callback(
-            lambda token, start: _READERS[int(token[0])].chunk(int(start), rows),
-            self._shapes(rows),
-            *place,
-            # Runs under vmap ask one after the other: the reader serves one chunk at a time.
-            vmap_method="sequential",
-        )
+        start = jnp.asarray(start, jnp.int32)
+        return self._read(lambda reader, start: reader.chunk(int(start), rows), rows, start)
 
     def at(self, indices: Array) -> PyTree:
         """Returns the records at ``indices``."""
-        return jax.pure_callback(
-            lambda token, indices: _READERS[int(token[0])].at(np.asarray(indices)),
-            self._shapes(indices.shape[0]),
-            self.token,
-            indices,
-            vmap_method="sequential",
-        )
+        rows = indices.shape[0]
+        return self._read(lambda reader, indices: reader.at(np.asarray(indices)), rows, indices)
+
+    def _read(self, read: Callable[["_Reader", Any], PyTree], rows: int, where: Array) -> PyTree:
+        def on_host(token: Any, where: Any) -> PyTree:
+            return read(_READERS[int(token[0])], where)
+
+        shapes = self._shapes(rows)
+        # Runs under vmap ask one after the other: the reader serves one chunk at a time.
+        return jax.pure_callback(on_host, shapes, self.token, where, vmap_method="sequential")
 
     def _shapes(self, rows: int) -> PyTree:
         leaves = [jax.ShapeDtypeStruct((rows, *shape), dtype) for shape, dtype in self.kinds]
@@ -72,7 +66,7 @@ class _Reader:
     """Reads chunks in order, one ahead; on the host."""
 
     def __init__(self, leaves: Sequence[Rows], dtypes: Sequence[Any], structure: Any):
-        self._leaves, self._dtypes, self.structure = leaves, dtypes, structure
+        self._leaves, self._dtypes, self._structure = leaves, dtypes, structure
         self.size = leaves[0].shape[0]
         self._ahead: dict[tuple[int, int], Future] = {}
         self._pools: dict[int, list[list[np.ndarray]]] = {}
@@ -80,12 +74,6 @@ class _Reader:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dpjax-records")
         self.failed: BaseException | None = None
         self.rows_read = 0
-
-    @property
-    def kinds(self) -> tuple[tuple[tuple[int, ...], str], ...]:
-        """Shape and dtype of a row of each leaf."""
-        both = zip(self._leaves, self._dtypes, strict=True)
-        return tuple((tuple(leaf.shape[1:]), str(dtype)) for leaf, dtype in both)
 
     def chunk(self, start: int, rows: int) -> PyTree:
         """Returns rows from ``start`` on, and begins to read those that come next."""
@@ -97,7 +85,7 @@ class _Reader:
         follows = start + rows if start + rows < self.size else 0
         self._ahead[follows, rows] = self._read_later(follows, rows)
         self.rows_read += rows
-        return jax.tree.unflatten(self.structure, leaves)
+        return jax.tree.unflatten(self._structure, leaves)
 
     def at(self, indices: np.ndarray) -> PyTree:
         """Returns the rows at ``indices``."""
@@ -113,7 +101,7 @@ class _Reader:
             return leaves
 
         self.rows_read += len(indices)
-        return jax.tree.unflatten(self.structure, self._kept(read))
+        return jax.tree.unflatten(self._structure, self._kept(read))
 
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)
@@ -170,11 +158,7 @@ def shaped(examples: PyTree) -> PyTree:
 
 
 def stream(examples: PyTree) -> Streamed:
-    """Returns ``examples`` as a program holds them; ``open_readers`` closes what it opens.
-
-    Raises:
-      ValueError: inside ``jit``, which runs when ``open_readers`` has ended.
-    """
+    """Returns ``examples`` as a program holds them; ``open_readers`` closes what it opens."""
     # Inside jit an operation on constants is traced too.
     if isinstance(jnp.zeros(1)[0], Tracer):
         raise ValueError(
@@ -184,23 +168,18 @@ def stream(examples: PyTree) -> Streamed:
     leaves, structure = jax.tree.flatten(examples)
     leaves = [leaf if isinstance(leaf, Rows) else Rows(leaf) for leaf in leaves]
     dtypes = [jax.dtypes.canonicalize_dtype(leaf.dtype) for leaf in leaves]
-    reader = _Reader(leaves, dtypes, structure)
+    both = zip(leaves, dtypes, strict=True)
+    kinds = tuple((tuple(leaf.shape[1:]), str(dtype)) for leaf, dtype in both)
     with _LOCK:
         # An int32 in the program.
         token = next(_TOKENS) % 2**31
-        _READERS[token] = reader
-    return Streamed(jnp.array([token], jnp.int32), reader.kinds, reader.structure, reader.size)
+        reader = _READERS[token] = _Reader(leaves, dtypes, structure)
+    return Streamed(jnp.array([token], jnp.int32), kinds, structure, reader.size)
 
 
 def rows_read(records: PyTree) -> int:
     """Returns how many records passes have read so far; 0 where none are streamed."""
     return _READERS[int(records.token[0])].rows_read if isinstance(records, Streamed) else 0
-
-
-def finished(records: PyTree, result: PyTree) -> None:
-    """Waits for what is computed from ``records``, where they are still to be read."""
-    if isinstance(records, Streamed):
-        jax.block_until_ready(result)
 
 
 @contextlib.contextmanager
@@ -216,11 +195,7 @@ def _without_traces() -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_readers(records: PyTree) -> Iterator[None]:
-    """Closes the reader of ``records`` at the end, when what was computed from them is there.
-
-    Raises:
-      OSError: if they could not be read, such as a file that changed.
-    """
+    """Closes the reader of ``records`` at the end, when what was computed from them is there."""
     if not isinstance(records, Streamed):
         yield
         return

@@ -3,16 +3,16 @@
 Those of an algorithm's ``batch_size``, which its errors name, are at the end.
 """
 
+import bisect
 import math
 
 import numpy as np
 
 from dpjax import _validate
 from dpjax.accounting import PrivacyBudget
-from dpjax.sampling.poisson_batches import Poisson
-from dpjax.sampling.samplers import FullBatch, WithoutReplacement
+from dpjax.sampling.samplers import FullBatch, Poisson, WithoutReplacement
 from dpjax.sampling.single_pass import SinglePass
-from dpjax.sampling.skips import crowd_probability, overflow_probability, skip_error
+from dpjax.sampling.skips import largest_overflow, skip_error
 
 # So rare that no budget in use asks for less, and the shape of a batch depends on none.
 _RARE = 1e-20
@@ -69,10 +69,7 @@ def poisson(
     n = _validate.int32_count("data_size", data_size)
     # In float32, as in the program, so that the divisor charged is the one used.
     expected = float(np.float32(_validate.positive("expected_batch", expected_batch)))
-    if not isinstance(budget, PrivacyBudget):
-        raise ValueError(
-            f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
-        )
+    PrivacyBudget.check(budget)
     # A multiple of 2^-64, which the draw compares with random words: the accounting uses this
     # number.
     threshold = round(_validate.positive("expected_batch", expected_batch) / n * 2**64)
@@ -94,13 +91,12 @@ def poisson(
     if draws * skip_error(sampler.table, max_batch_size) >= budget.delta / 2:
         # An epsilon that multiplies what 64 bits miss to more than delta: draw without that error.
         sampler = Poisson.of(threshold, expected, max_batch_size, n, exact=True)
-    if draws * sampler.overflow >= budget.delta:
+    if (cost := draws * sampler.overflow) >= budget.delta:
+        enough = _max_batch_size(probability, n, 1e-3 * budget.delta / draws)
         raise ValueError(
             f"batches above max_batch_size={max_batch_size} have probability "
-            f"{sampler.overflow:.3g} a draw, which would add "
-            f"{min(1.0, draws * sampler.overflow):.3g} to delta={budget.delta:g}; raise "
-            "max_batch_size to "
-            f"{_max_batch_size(probability, n, 1e-3 * budget.delta / draws)}."
+            f"{sampler.overflow:.3g} a draw, which would add {min(1.0, cost):.3g} to "
+            f"delta={budget.delta:g}; raise max_batch_size to {enough}."
         )
     return sampler
 
@@ -135,8 +131,7 @@ def poisson_sampler(
 ) -> Poisson | FullBatch:
     """Returns the sampler of Poisson batches, or that of all records where a batch is n.
 
-    A training of budget ``budget`` makes ``count`` draws; ``max_batch_size`` is as
-    ``poisson`` takes it.
+    A training of ``budget`` makes ``count`` draws; ``max_batch_size`` is as for ``poisson``.
 
     Raises:
       ValueError: for a batch above n, or a max_batch_size that costs all of delta.
@@ -198,14 +193,7 @@ def check_batch_size(batch_size: int, data_size: int) -> int:
 
 
 def _max_batch_size(probability: float, n: int, allowed: float) -> int:
-    low, high = 1, n
-    while low < high:
-        middle = (low + high) // 2
-        declared = probability, middle, n
-        # A private n may exceed the declared one: the first is the exact tail up to that, the
-        # second a Chernoff bound beyond.
-        if max(overflow_probability(*declared), crowd_probability(*declared)) <= allowed:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    def fits(size: int) -> bool:
+        return largest_overflow(probability, size, n) <= allowed
+
+    return bisect.bisect_left(range(n), True, lo=1, key=fits)

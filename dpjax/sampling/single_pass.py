@@ -87,14 +87,8 @@ class SinglePass(Sampler):
         return self.last - self.first
 
     def sum_scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
-        if relation == "add_or_remove_one":
-            raise ValueError(
-                "a single pass reads each record at most once, in one random order: under "
-                "relation='add_or_remove_one' removing a record shifts later ones into other "
-                "batches, which has no accounting. Declare zero_out or replace_one, with public n."
-            )
         # A record is in one batch at most, and may be replaced there: so both norms count at once.
-        return records_moved(relation) * (record_norm * (1 + rounding_error))
+        return records_moved(relation) * super().sum_scale(record_norm, relation, rounding_error)
 
     def prepare(self, key: Array, records: PyTree) -> ShuffledRecords:
         return ordered(key, records)
@@ -131,17 +125,10 @@ class SinglePass(Sampler):
         indices = records.order[jnp.where(mask, places, 0)]
         return take(records.rows, indices), mask
 
-    def _drawn(self) -> dict[str, Any]:
-        return {"data_size": self.data_size}
-
 
 @pytree_dataclass
 class KnownOrder(SinglePass):
-    """A single pass in an order that was drawn beforehand, which an audit's attacker knows.
-
-    Args:
-      order: int32 (n,), a uniformly random permutation.
-    """
+    """A single pass in an ``order``, int32 (n,), drawn before, which an audit's attacker knows."""
 
     order: Array = dataclasses.field(kw_only=True)
 

@@ -1,5 +1,6 @@
 """Sampling at a cost that scales with the batch: geometric skips, and first distinct draws."""
 
+import bisect
 import functools
 import math
 
@@ -22,14 +23,10 @@ def skip_table(threshold: int, n: int) -> np.ndarray:
     """Returns thresholds that turn random bits into geometric skips between included records.
 
     Between two records included with probability q lie G that are not, P(G >= g) = (1 - q)^g.
-    In G = base A + B the digits A and B are independent, which keeps the tables short.
-
-    ``threshold`` is 2^64 q, between 1 and 2^64 - 1; gaps of n, the declared number, and more are
-    alike.
-
-    Returns:
-      uint32, shape (2, 2, base - 1): 2^64 P(A >= j), then 2^64 P(B >= j), j = 1, 2, ..., each as
-      upper and lower words, rounded down. It is read-only, and made once.
+    In G = base A + B the digits A and B are independent, which keeps the tables short. They are
+    uint32 (2, 2, base - 1): 2^64 P(A >= j), then 2^64 P(B >= j), j = 1, 2, ..., each as upper and
+    lower words, rounded down. ``threshold`` is 2^64 q, between 1 and 2^64 - 1; gaps of n, the
+    declared number, and more are alike.
     """
     one = 1 << _POINT
     stay = one - (threshold << (_POINT - 64))  # 1 - q, exact
@@ -68,8 +65,7 @@ def geometric_skips(
 ) -> tuple[Array, Array]:
     """Returns the first ``count`` of the records drawn, in order, and which of them there are.
 
-    Indices are int32, 0 where there is none. The key is for this draw alone, the table from
-    ``skip_table``; there are ``n`` records.
+    Indices are int32, 0 where there is none. The key is for this draw alone.
     """
     bits = jax.random.bits(key, (2, 2, count), jnp.uint32)
     with jax.enable_x64(True):
@@ -90,7 +86,7 @@ def bernoulli_mask(
 ) -> tuple[Array, Array]:
     """Returns what ``geometric_skips`` does by a trial of each record: exact, in time O(n).
 
-    The key is for this draw alone; ``threshold`` is 2^64 q, as upper and lower word.
+    The ``threshold`` is 2^64 q, as upper and lower word.
     """
     high, low = threshold
     # Two words a record: 32 bits would round a small probability by much of itself.
@@ -109,19 +105,15 @@ def overflow_probability(probability: float, max_batch_size: int, n: int) -> flo
     return min(1.0, max(tail * _UP, float(np.finfo(float).tiny)))
 
 
-def crowd_probability(probability: float, max_batch_size: int, n: int) -> float:
-    """Returns a bound on P(Binomial(m, q) > ceil(m / n) B), B = max_batch_size, for all m above n.
+def largest_overflow(probability: float, max_batch_size: int, n: int) -> float:
+    """Returns a bound on P(Binomial(m, q) > ceil(m / n) B), B = max_batch_size, for all m.
 
-    With k = ceil(m / n), at least 2, Binomial(m, q) is at most Binomial(k n, q) in distribution,
-    and where B / n > q that one exceeds k B with probability at most
-    exp(-k n KL(B / n || q)), by Chernoff's bound. It is largest at k = 2.
+    Up to n it is ``overflow_probability``. Above, with k = ceil(m / n), at least 2, Binomial(m, q)
+    is at most Binomial(k n, q) in distribution, and where B / n > q that one exceeds k B with
+    probability at most exp(-k n KL(B / n || q)), by Chernoff's bound. It is largest at k = 2.
 
-    ``max_batch_size`` is that of a batch from at most the declared n records.
-
-    >>> crowd_probability(0.5, 50, 100), crowd_probability(0.5, 100, 100)
-    (1.0, 0.0)
-    >>> print(f"{crowd_probability(0.5, 75, 100):.1e}")
-    4.3e-12
+    >>> print(round(largest_overflow(0.5, 51, 100), 3))
+    0.961
     """
     part = max_batch_size / n
     if part >= 1:
@@ -131,17 +123,15 @@ def crowd_probability(probability: float, max_batch_size: int, n: int) -> float:
     drawn = part * math.log(part / probability)
     others = (1 - part) * (math.log1p(-part) - math.log1p(-probability))
     divergence = drawn + others - 1e-13 * (drawn + abs(others))  # rounded down
-    return min(1.0, max(math.exp(-2 * n * max(divergence, 0.0)), float(np.finfo(float).tiny)))
+    crowd = min(1.0, max(math.exp(-2 * n * max(divergence, 0.0)), float(np.finfo(float).tiny)))
+    return max(overflow_probability(probability, max_batch_size, n), crowd)
 
 
 def distinct_trials(count: int, n: int) -> tuple[int, float]:
-    """Returns how many uniform draws from n hold ``count`` distinct ones, but for a tiny chance.
+    """Returns how many uniform draws from n hold ``count`` distinct ones, at most n / 2.
 
-    ``count`` is at most n / 2.
-
-    Returns:
-      The number of draws, and a bound, at most 2^-64, on the probability that they do not: all lie
-      in a set of count - 1 (union bound), or their number is far below its mean (McDiarmid).
+    And a bound, at most 2^-64, on the probability that they do not: all lie in a set of count - 1
+    (union bound), or their number is far below its mean (McDiarmid).
     """
     if count == 1:
         return 1, 0.0
@@ -153,31 +143,29 @@ def distinct_trials(count: int, n: int) -> tuple[int, float]:
         excess = -n * math.expm1(trials * math.log1p(-1 / n)) - count
         return min(union, -2 * excess**2 / trials if excess > 0 else 0.0)
 
-    low, high = count, count
+    high = count
     while log_failure(high) > _TINIEST:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if log_failure(middle) <= _TINIEST else (middle, high)
-    return high, math.exp(log_failure(high)) * (1 + 1e-6)
+        high *= 2
+    trials = bisect.bisect_left(
+        range(high), True, lo=count, key=lambda trials: log_failure(trials) <= _TINIEST
+    )
+    return trials, math.exp(log_failure(trials)) * (1 + 1e-6)
 
 
 def uniform_error(trials: int, n: int) -> float:
     """Returns a bound on the total variation of ``trials`` indices made of 64 bits from uniform.
 
     The probability of an index is off by less than 2^-64, so that one draw is n^2 2^-128 off in
-    chi squared, which bounds the divergence; divergences add up, and Pinsker's inequality does the
-    rest.
+    chi squared, which bounds the divergence; divergences add up: the rest is Pinsker's inequality.
     """
     return math.sqrt(trials / 2) * n * 2.0**-64
 
 
 def distinct(key: Array, count: int, trials: int, n: int) -> tuple[Array, Array]:
-    """Returns the first ``count`` distinct ones of ``trials`` uniform draws from n records.
+    """Returns the first ``count`` distinct ones of ``trials`` uniform draws from n < 2^31 records.
 
     Whatever their number is, each set of that size is as likely. Returned is what
-    ``geometric_skips`` returns; the key is for this draw alone, ``trials`` from
-    ``distinct_trials``, and n below 2^31.
+    ``geometric_skips`` returns, and ``trials`` are from ``distinct_trials``.
     """
     bits = jax.random.bits(key, (2, trials), jnp.uint32)
     with jax.enable_x64(True):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -63,9 +64,8 @@ def objective_of(
 ) -> tuple[Objective, Measures]:
     """Returns the objective, and the measures: the loss, accuracy for classes, and metrics.
 
-    ``net`` is of one example, ``params`` may be their shapes, and ``record`` holds shapes and
-    dtypes of one ``(x, y)``. The other arguments are those of ``fit``; a loss or metric that is not
-    one number of one example is refused.
+    ``params`` may be their shapes, and ``record`` holds shapes and dtypes of one ``(x, y)``. The
+    other arguments are those of ``fit``.
     """
     outputs = jax.eval_shape(net, params, record[0])
     if (by_name := isinstance(loss, str)) and not hasattr(record[1], "shape"):
@@ -162,10 +162,6 @@ class Evaluator:
       sets: records ``(x, y)`` by name: ``"held_out"`` and, if requested, ``"training"``.
       checkpoint: folder of the run, where the table is stored beside it; None stores it in memory.
       root: returns the run's key; called only with a folder and records to measure on.
-      params: parameters of the network; only their shapes and dtypes are read.
-
-    Raises:
-      ResumeMismatch: if the run in ``checkpoint`` was measured on other records or otherwise.
 
     Privacy: NOT PRIVATE with regard to the records it measures on. The table identifies
       them by a hash keyed by ``root``: without the key no guess at them can be confirmed.
@@ -183,36 +179,42 @@ class Evaluator:
     ):
         self._network, self._measures, self._steps_per_epoch = network, measures, steps_per_epoch
         # Cut into chunks once, for all evaluations.
-        self._sets = {name: _chunked(records) for name, records in sets.items()}
+        self.sets = {name: _chunked(records) for name, records in sets.items()}
         self._results: dict[int, dict[str, dict[str, float]]] = {}
         self._path = None if checkpoint is None else pathlib.Path(checkpoint, _FILE)
         self._identity = ""
-        if checkpoint is not None and sets:
+        if self._path is not None and sets:
             # In the keyed hash too: a metric may hold records in its closure.
-            records = next(iter(sets.values()))
-            described = sha256(*sets, *_programs(network, measures, params, records))
+            x, y = example_shape(next(iter(sets.values())))
+            arguments = jax.eval_shape(network, params, x), y
+            named = ((name, program_hash((each, arguments))) for name, each in measures)
+            described = sha256(*sets, *itertools.chain(*named))
             description = np.frombuffer(described.encode(), np.uint8)
             self._identity = content((description, sets), root())
-            if holds_run(checkpoint):
-                self._read()
-
-    @property
-    def measures_any(self) -> bool:
-        """Whether there are records to measure on."""
-        return bool(self._sets)
+            if holds_run(self._path.parent) and self._path.exists():
+                stored = json.loads(self._path.read_text())
+                if stored["identity"] != self._identity:
+                    raise ResumeMismatch(
+                        "held_out or metrics are not those that the run in this checkpoint was "
+                        "measured with. Put them back, or begin another run with another folder "
+                        "and a new key."
+                    )
+                self._results = {int(step): result for step, result in stored["found"].items()}
 
     def __call__(self, step: int, params: Params) -> str:
         """Returns a summary of ``params``, the iterate after ``step`` steps, as text."""
-        if not self.measures_any:
+        if not self.sets:
             return ""
         # A resumed run comes by steps that were measured before it stopped.
         if step not in self._results:
             self._results[step] = {
-                name: exact_means(self._network, self._measures, params, *records)
-                for name, records in self._sets.items()
+                name: self._exact_means(params, *records) for name, records in self.sets.items()
             }
-            # At once, so that a crash loses no evaluation.
-            self._write()
+            # At once, so that a crash loses no evaluation. The run has created and locked its
+            # folder before the first one.
+            if self._path is not None and self._path.parent.is_dir():
+                content = {"identity": self._identity, "found": self._results}
+                _durable.replace_private(self._path, json.dumps(content).encode())
         held_out = self._results[step].get("held_out", {})
         if "accuracy" in held_out:
             return f"held-out {100 * held_out['accuracy']:.1f} %"
@@ -220,7 +222,7 @@ class Evaluator:
 
     def table(self, name: str) -> dict[str, np.ndarray] | None:
         """Returns steps, epochs and every measure over the set ``name``, as columns."""
-        if name not in self._sets:
+        if name not in self.sets:
             return None
         steps = sorted(step for step in self._results if name in self._results[step])
         columns = {
@@ -230,32 +232,9 @@ class Evaluator:
         epochs = np.array(steps) / self._steps_per_epoch
         return {"step": np.array(steps, int), "epoch": epochs, **columns}
 
-    def _read(self) -> None:
-        assert self._path is not None
-        if not self._path.exists():
-            return
-        stored = json.loads(self._path.read_text())
-        if stored["identity"] != self._identity:
-            raise ResumeMismatch(
-                "held_out or metrics are not those that the run in this checkpoint was measured "
-                "with. Put them back, or begin another run with another folder and a new key."
-            )
-        self._results = {int(step): result for step, result in stored["found"].items()}
-
-    def _write(self) -> None:
-        # The run has created and locked its folder before the first evaluation.
-        if self._path is not None and self._path.parent.is_dir():
-            content = {"identity": self._identity, "found": self._results}
-            _durable.replace_private(self._path, json.dumps(content).encode())
-
-
-def exact_means(
-    network: Network, measures: Measures, params: Params, chunks: PyTree, mask: np.ndarray
-) -> dict[str, float]:
-    """Returns the mean of every measure over records in chunks. NOT PRIVATE."""
-    totals = jax.device_get(_totals(network, measures, params, chunks, mask))
-    count = float(np.sum(mask))
-    return {name: float(total) / count for name, total in totals.items()}
+    def _exact_means(self, params: Params, chunks: PyTree, mask: np.ndarray) -> dict[str, float]:
+        totals = jax.device_get(_totals(self._network, self._measures, params, chunks, mask))
+        return {name: float(total) / float(np.sum(mask)) for name, total in totals.items()}
 
 
 def outputs_of(network: Network, params: Params, x: PyTree) -> PyTree:
@@ -283,15 +262,6 @@ def _totals(
 @functools.partial(jax.jit, static_argnums=0)
 def _outputs(network: Network, params: Params, chunks: PyTree) -> PyTree:
     return jax.lax.map(jax.vmap(lambda row: network(params, row)), chunks)
-
-
-def _programs(
-    network: Network, measures: Measures, params: Params, records: tuple[PyTree, PyTree]
-) -> list[str]:
-    x, y = example_shape(records)
-    outputs = jax.eval_shape(network, params, x)
-    hashes = ((name, program_hash((measure, (outputs, y)))) for name, measure in measures)
-    return [text for pair in hashes for text in pair]
 
 
 def _chunked(records: PyTree) -> tuple[PyTree, np.ndarray]:

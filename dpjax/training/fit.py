@@ -26,10 +26,9 @@ from dpjax.driver.checkpoint import Folder
 from dpjax.objectives import Objective
 from dpjax.placement.processes import team
 from dpjax.results import Solution
-from dpjax.training import evaluation
-from dpjax.training.evaluation import Evaluator, LossOfOutputs, check_closures, objective_of
+from dpjax.training.evaluation import Evaluator, LossOfOutputs, check_closures, named, objective_of
 from dpjax.training.network import Network, network
-from dpjax.training.table import Sizes, example_shape, given, records_of, sizes_of
+from dpjax.training.table import example_shape, given, records_of, sizes_of
 from dpjax.training.trained import Trained
 
 Factory = Callable[..., Algorithm]
@@ -93,8 +92,7 @@ def fit(
         ``dpjax.datasets.encode_labels``. ``"bce"`` is the same of one logit, and ``"mse"`` the mean
         squared error.
       data: a ``Dataset`` or arrays ``(x, y)``, one record per row, or either from
-        ``distributed.shard``. Images of integers need
-        ``bounds``.
+        ``distributed.shard``. Images of integers need ``bounds``.
       budget: privacy budget of the full run.
       optimizer: such as ``optax.adam(1e-3)``; its schedule counts steps. A factory of dpjax for
         batches is accepted too: ``functools.partial(dpjax.dp_adam, step_size=1e-3)``.
@@ -133,8 +131,8 @@ def fit(
       part: the declared part of the ledger's data that ``data`` are, see ``Ledger.of``.
       **options: ``output="random"`` for an iterate drawn uniformly beforehand, where the run ends,
         or ``"average"`` to publish and evaluate an average of iterates, of ``average_decay``;
-        ``max_batch_size``, ``per_layer``, ``memory_limit`` and ``accountant``: all
-        as in ``dp_optimizer``, or the given factory.
+        ``max_batch_size``, ``per_layer``, ``memory_limit`` and ``accountant``: all as in
+        ``dp_optimizer``, or the given factory.
 
     Returns:
       A ``Trained``: the ``Solution``, predictions, and tables of evaluations.
@@ -165,52 +163,37 @@ def fit(
     >>> int(trained.solution.steps), trained.predict(x).shape, trained.epsilon(1e-4) <= 3.0
     (16, (200,), True)
     """
-    loss, (data, mesh) = evaluation.named(loss), mesh_of(data)
+    loss, (data, mesh) = named(loss), mesh_of(data)
     data, records, examples = given(data, groups, max_records, unit_type, bounds, team(mesh).size)
     example = example_shape(records)
     sizes = sizes_of(examples, budget, data_size, batch_size, epochs, steps)
     root = _root(key, seed, checkpoint, mesh)
     net, params = network(model, example[0], params, root, batched=batched, bounds=bounds)
     objective, measures = objective_of(net, loss, params, example, regularizer, metrics)
-    check_closures(objective, params, example, _public_rows(examples, sizes, budget))
+    # Where n is private it is the declared number: an error must not reveal it.
+    private = budget.relation == "add_or_remove_one"
+    rows = sizes["data_size"] if private else len(jax.tree.leaves(examples)[0])
+    check_closures(objective, params, example, rows)
     lifted = objective if examples is records else objective.of_units()
     algorithm = _algorithm(optimizer, lifted, budget, params, clip_norm, sizes, options)
-    sets = _evaluated(records, exact, held_out, bounds)
-    epoch = sizes["data_size"] / sizes["batch_size"]
-    folder = checkpoint if team(mesh).leads else None  # of several processes one writes the table
-    evaluator = Evaluator(net, measures, sets, epoch, folder, root, params)
-    solution = run(
-        algorithm,
-        data if mesh is None else Sharded(data, mesh),
-        key=key,
-        seed=seed,
-        params=params,
-        progress=progress,
-        checkpoint=checkpoint,
-        ledger=ledger,
-        label=label,
-        part=part,
-        watch=_watch(algorithm, evaluator, epoch, evaluate_every),
-    )
-    return _trained(net, loss, evaluator, solution)
-
-
-def _evaluated(
-    records: tuple[PyTree, PyTree], exact: bool, held_out: Any, bounds: tuple[float, float] | None
-) -> dict[str, tuple[PyTree, PyTree]]:
-    """Returns the records on which iterates are evaluated."""
     sets = {"training": records} if exact else {}
     if held_out is not None:
         sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
-    return sets
-
-
-def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) -> Trained:
+    epoch = sizes["data_size"] / sizes["batch_size"]
+    folder = checkpoint if team(mesh).leads else None  # of several processes one writes the table
+    evaluator = Evaluator(net, measures, sets, epoch, folder, root, params)
+    how: Any = {"key": key, "seed": seed, "params": params, "progress": progress}
+    how |= {"watch": _watch(algorithm, evaluator, epoch, evaluate_every), "checkpoint": checkpoint}
+    booked: Any = {"ledger": ledger, "label": label, "part": part}
+    solution = run(algorithm, data if mesh is None else Sharded(data, mesh), **how, **booked)
     # The last iterate is measured whether or not its step was due.
     evaluator(int(solution.steps), solution.params)
     for remark in solution.remarks:
-        # The third level is the line that calls ``fit``.
-        warnings.warn(remark, RuntimeWarning, stacklevel=3)
+        warnings.warn(remark, RuntimeWarning, stacklevel=2)
+    return _trained(net, loss, evaluator, solution)
+
+
+def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) -> Trained:
     # So that code that loads the parameters can scale inputs as the network does.
     if net.bounds is not None:
         scale = Preprocessing((), pixels=net.bounds)
@@ -242,20 +225,13 @@ def _root(
     return lambda: jax.random.wrap_key_data(jnp.asarray(words), impl=implementation)
 
 
-def _public_rows(records: PyTree, sizes: Sizes, budget: PrivacyBudget) -> int:
-    """Returns n, or the declared number where n is private: an error must not reveal it."""
-    if budget.relation == "add_or_remove_one":
-        return sizes["data_size"]
-    return len(jax.tree.leaves(records)[0])
-
-
 def _algorithm(
     optimizer: Any,
     objective: Objective,
     budget: PrivacyBudget,
     params: Params,
     clip_norm: float,
-    sizes: Sizes,
+    sizes: dict[str, int],
     options: Options,
 ) -> Algorithm:
     dimension = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -270,8 +246,7 @@ def _algorithm(
     except TypeError as error:
         raise ValueError(
             "optimizer must be an optax transformation such as optax.adam(1e-3), or a factory like "
-            f"dpjax.dp_adam that takes batches, got "
-            f"{_validate.shown(optimizer)}: {error}."
+            f"dpjax.dp_adam that takes batches, got {_validate.shown(optimizer)}: {error}."
         ) from error
     return factory(objective, budget, **arguments)
 
@@ -281,7 +256,7 @@ def _watch(algorithm: Algorithm, evaluator: Evaluator, epoch: float, epochs: flo
     title = f"{algorithm.title}, epsilon {ceil(spent, 3)} in all"
     # At most one evaluation a step.
     every = max(1.0, _validate.positive("evaluate_every", epochs) * epoch)
-    if not evaluator.measures_any:
+    if not evaluator.sets:
         return Watch(frozenset(), evaluator, title)
     # Each is rounded by itself: a rounded interval would drift over many epochs.
     due = {round(k * every) for k in range(1, int(steps / every) + 1)}

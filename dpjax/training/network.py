@@ -109,11 +109,6 @@ def network(
     ``model``, ``params``, ``batched`` and ``bounds`` are those of ``fit``; ``example`` holds shapes
     and dtypes of one example's features; ``root`` returns the root key, and is called only to
     initialise a linen module.
-
-    Raises:
-      ValueError: for a model that, as its trace shows, writes state or draws random numbers; one
-        that mixes the examples of a batch; or one whose parameters are missing, empty, not
-        floating, or do not fit the model.
     """
     if bounds is not None:
         low, high = (_validate.finite("bounds", bound) for bound in bounds)

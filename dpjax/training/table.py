@@ -1,7 +1,7 @@
 """Checks of the data of ``fit`` before a run: shapes, dtypes and public numbers."""
 
 import dataclasses
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,6 @@ from dpjax.datasets.dataset import check_arrays
 from dpjax.derivatives.chunks import common_length
 
 
-class Sizes(TypedDict):
-    """The public numbers passed to ``dp_optimizer``."""
-
-    data_size: int
-    batch_size: int
-    steps: int
-
-
 def records_of(
     name: str,
     data: Any,
@@ -32,9 +24,6 @@ def records_of(
     """Returns features and labels, checked by shape and dtype alone.
 
     ``name`` is the argument's, for messages; records ``like`` have the shapes that these must have.
-
-    Raises:
-      ValueError: if it is neither, is empty, does not fit, or holds unscaled images.
     """
     if isinstance(data, Dataset):
         if bounds is not None and data.preprocessing is not None:
@@ -71,16 +60,13 @@ def records_of(
 
 
 class TrainingData(NamedTuple):
-    """The training data of ``fit``.
-
-    Args:
-      data: what is trained on: a ``Dataset``, grouped if its examples are units, or arrays.
-      examples: what is drawn and clipped; ``records`` themselves unless they are grouped.
-    """
+    """The training data of ``fit``."""
 
     data: Any
+    """What is trained on: a ``Dataset``, grouped if its examples are units, or arrays."""
     records: tuple[PyTree, PyTree]
     examples: PyTree
+    """What is drawn and clipped; ``records`` themselves unless they are grouped."""
 
 
 def given(
@@ -95,10 +81,6 @@ def given(
 
     ``data`` is a ``Dataset``, one record or one unit a row, or ``(x, y)``, one record a row;
     ``processes`` is how many hold it. The other arguments are those of ``fit``.
-
-    Raises:
-      ValueError: as ``records_of`` and ``group``; if only one of ``groups`` and ``max_records`` is
-        given; or for units in several processes.
     """
     if (groups is None) != (max_records is None):
         raise ValueError(
@@ -136,20 +118,13 @@ def sizes_of(
     batch_size: int,
     epochs: float | None,
     steps: int | None,
-) -> Sizes:
-    """Returns the public numbers of a run: n, expected batch size, and number of steps.
+) -> dict[str, int]:
+    """Returns the public numbers of a run, by the names that factories have for them.
 
     The rows of ``records`` are counted if their number is public, as the relation of the budget
     says. The other arguments are those of ``fit``.
-
-    Raises:
-      ValueError: for a number out of range, both or neither of epochs and steps, an invalid
-        budget, or a private n without a declared one.
     """
-    if not isinstance(budget, PrivacyBudget):
-        raise ValueError(
-            f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
-        )
+    PrivacyBudget.check(budget)
     if data_size is None and budget.relation == "add_or_remove_one":
         raise ValueError(
             "data_size is required under relation='add_or_remove_one', where the number of records "
@@ -167,4 +142,5 @@ def sizes_of(
         if exact >= 2**31:
             raise ValueError(f"epochs={epochs!r} gives more steps than are supported; lower it.")
         steps = max(1, round(exact))
-    return Sizes(data_size=n, batch_size=batch_size, steps=_validate.int32_count("steps", steps))
+    steps = _validate.int32_count("steps", steps)
+    return {"data_size": n, "batch_size": batch_size, "steps": steps}

@@ -9,17 +9,9 @@ from typing import Any, cast
 import jax
 
 from dpjax import _validate
-from dpjax.accounting import (
-    Event,
-    NumberOfTrials,
-    PrivacyBudget,
-    Release,
-    SearchRelease,
-    calibrate,
-    epsilon,
-)
+from dpjax.accounting import Event, NumberOfTrials, PrivacyBudget, Release, calibrate, epsilon
 from dpjax.accounting.best_of import default_cap
-from dpjax.accounting.search import accounting_key
+from dpjax.accounting.search import SearchRelease, accounting_key
 from dpjax.algorithms import Algorithm, with_accuracy
 from dpjax.algorithms.base import Declared
 from dpjax.display.cards import Card, HasCard, ceil
@@ -74,9 +66,8 @@ class SearchPlan(HasCard):
             public_score=self.release.public_score,
         )
         # ``of`` counts anew, from these trainings alone: the search's own numbers are accounted.
-        charged = {"noise_draws": self.release.noise_draws}
-        charged |= {"noise_multiplier": self.release.noise_multiplier}
-        release = dataclasses.replace(release, **charged)
+        draws, noise = self.release.noise_draws, self.release.noise_multiplier
+        release = dataclasses.replace(release, noise_draws=draws, noise_multiplier=noise)
         declared = Declared(self.budget.epsilon, self.budget.delta)
         # The rest of an algorithm the training says.
         return cast(Algorithm, Searched(one, declared, release))
@@ -113,12 +104,8 @@ class SearchPlan(HasCard):
 
     def _scale(self, releases: tuple[Release, ...]) -> float:
         """The factor on the noise at which these have the budget to themselves."""
-        return calibrate(
-            lambda scale: Event(
-                tuple(release.scaled(scale) for release in releases), self.budget.relation
-            ),
-            self.budget,
-        )
+        event = Event(releases, self.budget.relation)
+        return calibrate(lambda scale: event.each(lambda one: one.scaled(scale)), self.budget)
 
     def _card(self) -> Card:
         rows = (
@@ -145,16 +132,16 @@ class SearchPlan(HasCard):
             f"{self.composition_ratio:.2f} times the noise",
         ]
         if self.composition_ratio <= self.noise_ratio:
-            return [
-                *lines,
+            lines.append(
                 f"the search costs more than training all {settings:,} settings: train each once "
-                "with its part of the budget, or let more settings be drawn.",
-            ]
-        return [
-            *lines,
-            "the search pays only where the best settings gain more than that noise costs, which "
-            f"is about what training on {1 / self.noise_ratio:.0%} of the records costs.",
-        ]
+                "with its part of the budget, or let more settings be drawn."
+            )
+        else:
+            lines.append(
+                "the search pays only where the best settings gain more than that noise costs, "
+                f"which is about what training on {1 / self.noise_ratio:.0%} of the records costs."
+            )
+        return lines
 
 
 def plan(
@@ -183,10 +170,7 @@ def plan(
     >>> 0.999 < search.epsilon <= 1.0, round(search.noise_ratio, 1)
     (True, 1.5)
     """
-    if not isinstance(budget, PrivacyBudget):
-        raise ValueError(
-            f"budget must be a PrivacyBudget(epsilon, delta), got {_validate.shown(budget)}."
-        )
+    PrivacyBudget.check(budget)
     cap = default_cap(_validate.positive("trials", trials)) if cap is None else cap
     number = NumberOfTrials(trials, cap, shape)
     every = expand(settings)
@@ -198,7 +182,8 @@ def plan(
     # Calibration looked at one setting of each kind; here all of them are accounted.
     while True:
         algorithms = tuple(build(setting, training) for setting in every)
-        release = _release(algorithms, number, len(every), scored is not None)
+        trainings, public = [each.event.releases for each in algorithms], scored is not None
+        release = SearchRelease.of(trainings, number, settings=len(every), public_score=public)
         event = Event((release,), budget.relation)
         if epsilon(event, budget.delta, budget.relation) <= budget.epsilon:
             break
@@ -231,13 +216,6 @@ def _build(
     return algorithm
 
 
-def _release(
-    algorithms: Sequence[Algorithm], number: NumberOfTrials, settings: int, public: bool
-) -> SearchRelease:
-    trainings = [algorithm.event.releases for algorithm in algorithms]
-    return SearchRelease.of(trainings, number, settings=settings, public_score=public)
-
-
 def _training_budget(
     build: Callable[..., Algorithm],
     settings: tuple[dict[str, Any], ...],
@@ -252,16 +230,13 @@ def _training_budget(
         if guess < budget.delta:  # such a training is none; ball noise ends here
             break
         training = dataclasses.replace(budget, epsilon=guess)
-        algorithms = [build(setting, training) for setting in kinds]
+        trainings = [build(setting, training).event.releases for setting in kinds]
         if kinds is settings:
             # Those that differ in nothing but their noise are calibrated alike.
-            kinds = tuple(
-                {
-                    accounting_key(algorithm.event.releases, noise=False): setting
-                    for setting, algorithm in zip(settings, algorithms, strict=True)
-                }.values()
-            )
-        event = Event((_release(algorithms, number, len(settings), False),), budget.relation)
+            keys = [accounting_key(releases, noise=False) for releases in trainings]
+            kinds = tuple(dict(zip(keys, settings, strict=True)).values())
+        release = SearchRelease.of(trainings, number, settings=len(settings))
+        event = Event((release,), budget.relation)
         spent = epsilon(event, budget.delta, budget.relation)
         if spent <= budget.epsilon:
             least = guess
@@ -326,11 +301,16 @@ def expand(settings: Settings) -> tuple[dict[str, Any], ...]:
     ({'radius': 3, 'damping': 0.5}, {'radius': 12, 'damping': 0.5})
     """
     if isinstance(settings, Mapping):
-        grid = {name: _values(name, values) for name, values in settings.items()}
-        found = [
-            dict(zip(grid, combination, strict=True))
-            for combination in itertools.product(*grid.values())
-        ]
+        grid: list[list[Any]] = []
+        for name, values in settings.items():
+            if isinstance(values, str) or not hasattr(values, "__iter__"):
+                raise ValueError(
+                    f"settings of {name!r} must be a sequence of values, such as [0.3, 1], got "
+                    f"{values!r}."
+                )
+            # Values of an array become plain numbers, which factories check.
+            grid.append([value.item() if hasattr(value, "item") else value for value in values])
+        found = [dict(zip(settings, each, strict=True)) for each in itertools.product(*grid)]
     else:
         # Anything but a dictionary is left out here, and the count below reveals it.
         listed = list(settings) if hasattr(settings, "__iter__") else [settings]
@@ -348,15 +328,6 @@ def expand(settings: Settings) -> tuple[dict[str, Any], ...]:
             "search sees a few of them only."
         )
     return tuple(found)
-
-
-def _values(name: str, values: Any) -> list[Any]:
-    if isinstance(values, str) or not hasattr(values, "__iter__"):
-        raise ValueError(
-            f"settings of {name!r} must be a sequence of values, such as [0.3, 1], got {values!r}."
-        )
-    # Values of an array become plain numbers, which factories check.
-    return [value.item() if hasattr(value, "item") else value for value in values]
 
 
 def default_settings(grid: Mapping[str, Sequence[Any]], name: str) -> dict[str, list[Any]]:

@@ -123,28 +123,11 @@ def tune(
     >>> sorted(tuned.settings), tuned.epsilon() <= 1.0, tuned.releasable
     (['radius'], True, False)
     """
-    chosen = plan(
-        make,
-        settings,
-        budget,
-        trials=trials,
-        cap=cap,
-        shape=shape,
-        score=score,
-        score_share=score_share,
-    )
-    return run_plan(
-        chosen,
-        data,
-        key=key,
-        seed=seed,
-        params=params,
-        memory_limit=memory_limit,
-        progress=progress,
-        ledger=ledger,
-        label=label,
-        part=part,
-    )
+    how: Any = {"trials": trials, "cap": cap, "shape": shape}
+    chosen = plan(make, settings, budget, score=score, score_share=score_share, **how)
+    how = {"key": key, "seed": seed, "params": params, "memory_limit": memory_limit}
+    booked: Any = {"ledger": ledger, "label": label, "part": part}
+    return run_plan(chosen, data, progress=progress, **how, **booked)
 
 
 def run_plan(

@@ -49,8 +49,8 @@ def draw(
 ) -> Draw:
     """Returns ``slots`` trainings, of which the first K count; K is drawn from ``number``.
 
-    By the stacked algorithms another search with the same root key draws otherwise. ``settings`` is
-    how many there are, of which each training draws one, with replacement; K is at most ``slots``.
+    By the stacked algorithms another search with the same root key draws otherwise. Each training
+    draws one of so many ``settings``, with replacement; K is at most ``slots``.
 
     Privacy: SECRET; it depends on the key and on public numbers alone.
     """
@@ -115,10 +115,8 @@ def choose(
 ) -> Best:
     """Returns the training with the largest score among these that count, and ``before``.
 
-    Ties go to the training drawn first, which is one of them at random.
-
-    ``carries`` are after the last step. ``score`` is as ``score.public_score`` returns it: None for
-    the noisy accuracy of a solution.
+    Ties go to the training drawn first, which is one of them at random. ``carries`` are after the
+    last step, and ``score`` is None for the noisy accuracy of a solution.
 
     Privacy: the result is the release of ``SearchRelease`` if ``before`` and these are all the
       trainings of one draw.
@@ -154,11 +152,7 @@ def search(
     unit: str = "row",
     bounded_rows: bool = False,
 ) -> Best:
-    """Returns the release of a whole search, of all its trainings at once; pure.
-
-    ``algorithms`` are one for each setting, of one structure; ``number`` is the distribution of the
-    number of trainings. The other arguments are those of ``choose`` and ``loop.finish``.
-    """
+    """Returns the release of a whole search, of all its trainings at once; pure."""
     stacked = stack(algorithms)
     drawn = draw(stacked, records, key, params, number, len(algorithms), number.cap)
     carries = begin(stacked, drawn, records, params)

@@ -235,7 +235,7 @@ def _(patch):
     def split(value, exponent):
         with jax.enable_x64(True):
             grids, rest = apart(value, exponent)
-            return lattice.Split(grids + ((rest + (1 << 43)) >> 44), jnp.zeros_like(rest))
+            return grids + ((rest + (1 << 43)) >> 44), jnp.zeros_like(rest)
 
     patch.setattr(lattice, "split", split)
 
@@ -873,8 +873,8 @@ def _(patch):
 
     weighted = parts.Materialized.weighted
 
-    def added(self, arrays, factors, size, permutation_invariant):
-        return sum(weighted(self, (rows,), factors, size, permutation_invariant) for rows in arrays)
+    def added(self, arrays, factors, size):
+        return sum(weighted(self, (rows,), factors, size) for rows in arrays)
 
     for method in (arrays, squares):
         patch.setattr(parts.Materialized, method.__name__, method)

@@ -1,9 +1,5 @@
 """Book-keeping: the clipped sum of gradients in one pass, without per-example gradients.
 
-One pass forward and backward keeps the input of each layer and the cotangent of its output. They
-give the norm of each record's gradient, and then the sum of all gradients times their clip
-factors; a second backward pass is not needed.
-
 The norm is always taken of the same arrays that are added: see ``parts``.
 """
 
@@ -32,17 +28,13 @@ _LARGEST = 2**22
 
 
 class Reading(NamedTuple):
-    """How the gradient of a loss is computed, decided from shapes.
-
-    Attributes:
-      plan: the layers of the loss.
-      parts: one for each parameter, in the order of the leaves.
-      numbers: values in memory for one record.
-    """
+    """How the gradient of a loss is computed, decided from shapes."""
 
     plan: layers.Plan
     parts: tuple[Part, ...]
+    """One for each parameter, in the order of the leaves."""
     numbers: int
+    """Values in memory for one record."""
 
     @property
     def saves(self) -> bool:
@@ -51,7 +43,7 @@ class Reading(NamedTuple):
 
 
 def read(loss: Loss, params: Params, batch: PyTree, permutation_invariant: bool = False) -> Reading:
-    """Returns how to compute the gradient of ``loss``; arguments as in ``part_of``.
+    """Returns how to compute the gradient of ``loss``.
 
     >>> reading = read(lambda w, x: jnp.tanh(x @ w).sum(), jnp.zeros((3, 2)), jnp.zeros((5, 3)))
     >>> type(reading.parts[0]).__name__, reading.saves
@@ -88,14 +80,17 @@ def gradient_sum(
     reading, dtype = read(loss, params, batch, permutation_invariant), wide_dtype(params)
 
     def contribution(chunk: Chunk, size: int) -> list[Array]:
-        records, keep = rows_of(chunk, batch, mask, n)
+        # Past the last record that one is read again, and masked.
+        places = jnp.minimum(chunk.start + jnp.arange(chunk.fresh.size), n - 1)
+        keep = chunk.fresh if mask is None else chunk.fresh & mask[places]
+        if isinstance(batch, Streamed):
+            records = compute_once(chunk, lambda: batch.chunk(chunk.start, places.size))
+        else:
+            records = jax.tree.map(lambda leaf: leaf[places], batch)
         squares, arrays = measured(loss, reading, params, records, chunk, dtype)
         factors = clipping.factors(squares, clip_norm, keep, dtype)
         both = zip(reading.parts, arrays, factors, strict=True)
-        return [
-            part.weighted(of_part, factor, size, permutation_invariant)
-            for part, of_part, factor in both
-        ]
+        return [part.weighted(of_part, factor, size) for part, of_part, factor in both]
 
     # The bound on a full gradient holds for each of its parts.
     norms = jnp.broadcast_to(clip_norm, len(reading.parts))
@@ -106,16 +101,6 @@ def gradient_sum(
         for part, total in zip(reading.parts, sums, strict=True)
     ]
     return jax.tree.map(lambda *words: jnp.concatenate(words), *shaped)
-
-
-def rows_of(chunk: Chunk, batch: PyTree, mask: Array | None, n: int) -> tuple[PyTree, Array]:
-    """Returns the records of a chunk, and a mask of those that contribute."""
-    # Past the last record that one is read again, and masked.
-    rows = jnp.minimum(chunk.start + jnp.arange(chunk.fresh.size), n - 1)
-    keep = chunk.fresh if mask is None else chunk.fresh & mask[rows]
-    if isinstance(batch, Streamed):
-        return compute_once(chunk, lambda: batch.chunk(chunk.start, rows.size)), keep
-    return jax.tree.map(lambda leaf: leaf[rows], batch), keep
 
 
 def measured(
@@ -165,13 +150,11 @@ def part_of(
     ``used`` are the layers that use it, with their numbers; None if every record has a copy. The
     smaller charge for rounding of ``permutation_invariant`` does not cover sums over positions.
     """
-    if not used:
-        return Materialized(leaf, shape)
+    fields = (leaf, shape, tuple(used or ()), permutation_invariant)
     # The gradients of several uses add up, so that no norm follows from one of them.
-    if len(used) > 1 or isinstance(used[0][1].rule, ByEntry):
-        return Materialized(leaf, shape, tuple(used))
+    if not used or len(used) > 1 or isinstance(used[0][1].rule, ByEntry):
+        return Materialized(*fields)
     rule: Any = used[0][1].rule
-    fields = (leaf, shape, tuple(used))
     if rule.positions == 1 and not isinstance(rule, Lookup):
         return Rank1(*fields)
     if permutation_invariant:

@@ -15,7 +15,7 @@ _UNIT = 2.0**-53
 
 
 class GhostNorm(Part):
-    """A weight that is used at a few positions, whose per-example gradient would be large."""
+    """A weight that is used at a few positions: the squared norm is <A A', G G'>, over pairs."""
 
     @property
     def numbers(self) -> int:
@@ -24,7 +24,7 @@ class GhostNorm(Part):
         return 4 * rule.positions**2 + 2 * rule.positions * (rule.inputs + rule.outputs)
 
     def arrays(self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype) -> Arrays:
-        """Returns inputs and cotangents, (records, positions, inputs or outputs)."""
+        """Returns A and G, (records, positions, inputs or outputs)."""
         inputs, cotangent = self._input_cotangent(cotangents, residuals, dtype)
         left = jax.vmap(self.rule.left)(inputs)
         return clipping.sanitize_nonfinite(left.astype(dtype)), cotangent
@@ -42,9 +42,7 @@ class GhostNorm(Part):
             lengths = jnp.sqrt(jnp.sum(left * left, axis=2) * jnp.sum(right * right, axis=2))
             return _guarded(square, jnp.sum(lengths, axis=1), terms, bad)
 
-    def weighted(
-        self, arrays: Arrays, factors: Array, size: int, permutation_invariant: bool
-    ) -> Array:
+    def weighted(self, arrays: Arrays, factors: Array, size: int) -> Array:
         left, right = (blocks(part, size=size) for part in arrays)
         with jax.enable_x64(True):
             factors = float64(blocks(factors, size=size))[..., None, None]
@@ -80,9 +78,7 @@ class Embedding(Part):
             largest = jnp.sum(jnp.sqrt(jnp.sum(wide * wide, axis=2)), axis=1)
             return _guarded(square, largest, terms, bad)
 
-    def weighted(
-        self, arrays: Arrays, factors: Array, size: int, permutation_invariant: bool
-    ) -> Array:
+    def weighted(self, arrays: Arrays, factors: Array, size: int) -> Array:
         index, right = (blocks(part, size=size) for part in arrays)
 
         def added(index: Array, rows: Array) -> Array:

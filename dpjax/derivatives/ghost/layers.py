@@ -30,18 +30,14 @@ class _Value(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """One use of a parameter.
-
-    Attributes:
-      leaf: number of the parameter among the leaves.
-      rule: how its gradient follows from the layer's input and the cotangent of its output.
-      chain: equations that turn the parameter into the layer's weight, by moving and repeating its
-        entries.
-    """
+    """One use of a parameter."""
 
     leaf: int
+    """Number of the parameter among the leaves."""
     rule: Rule
+    """How its gradient follows from the layer's input and the cotangent of its output."""
     chain: tuple
+    """Equations that turn it into the layer's weight, by moving and repeating its entries."""
 
     def back(self, weight: Array, shape: tuple[int, ...]) -> Array:
         """Returns the gradient of the weight as that of the parameter, which has ``shape``."""
@@ -57,19 +53,15 @@ class Layer(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The layers of a loss, read from its trace before it is run.
-
-    Attributes:
-      layers: in the order of the trace.
-      copied: numbers of the parameters of which every record gets its own copy.
-      numbers: intermediate values of one record, a bound on what its gradient keeps.
-      sequential: whether records must be computed one after another, see ``primitives``.
-    """
+    """The layers of a loss, read from its trace before it is run."""
 
     layers: tuple[Layer, ...]
     copied: frozenset[int]
+    """Numbers of the parameters of which every record gets its own copy."""
     numbers: int
+    """Intermediate values of one record, a bound on what its gradient keeps."""
     sequential: bool
+    """Whether records must be computed one after another, see ``primitives``."""
 
 
 class Probes(NamedTuple):
@@ -80,14 +72,7 @@ class Probes(NamedTuple):
 
 
 def plan(loss: Loss, params: Params, record: PyTree) -> Plan:
-    """Returns the layers of ``loss``, from the shapes of parameters and of one record.
-
-    >>> def loss(params, x):
-    ...     return jnp.tanh(x @ params["w"] + params["b"]).sum()
-    >>> result = plan(loss, {"b": jnp.zeros(2), "w": jnp.zeros((3, 2))}, jnp.zeros(3))
-    >>> [layer.leaf for layer in result.layers], sorted(result.copied)
-    ([1, 0], [])
-    """
+    """Returns the layers of ``loss``, from the shapes of parameters and of one record."""
     copied: frozenset[int] = frozenset()
     # ``copied`` only grows, so that this ends.
     while True:
@@ -166,7 +151,8 @@ class _Walk:
             copied_kernel = len(values) > 1 and (values[1].of_record or bool(values[1].leaves))
             self.sequential |= copied_kernel and primitives.equation_mixes_examples(equation)
             self.sequential |= primitives.has_batch_rule(equation)
-            self.sequential |= primitives.inner_program_mixes_examples(equation)
+            inner = primitives.within(equation)
+            self.sequential |= any(map(primitives.equation_mixes_examples, inner))
             results = primitives.bind(equation, primals)
         self.numbers += sum(result.size for result in results)
         return [_Value(result, of_record=True) for result in results]

@@ -1,17 +1,7 @@
 """``Part``: one parameter's share of the gradients, its norms and its weighted sum.
 
-For a gradient A' G of a record there are three ways, of which shapes choose the cheapest:
-
-- ``Rank1``, for a weight used at one position: the squared norm is |A|^2 |G|^2, and the weighted
-  sum one matrix product;
-- ``Materialized``: the gradient of every record as an array, for kernels whose gradient is smaller
-  than their patches;
-- ``ghost_norm.GhostNorm``: the squared norm is <A A', G G'>, a sum over pairs of positions. Its
-  terms are many and may cancel, so it is computed in float64.
-
-The gradient of a table is a sum over equal indices (``ghost_norm.Embedding``). Each way takes the
-norm of the arrays that it adds: rounding before them is part of one record's contribution, and
-rounding after them has a bound.
+Each part takes the norm of the arrays that it adds: rounding before them is part of one record's
+contribution, and rounding after them has a bound.
 """
 
 import dataclasses
@@ -34,18 +24,14 @@ Arrays = tuple[Array, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The part of the gradient that belongs to one parameter.
-
-    Attributes:
-      leaf: number of the parameter among the leaves.
-      leaf_shape: its shape.
-      layers: the layers that use it, with their numbers; none if every record has a copy.
-    """
+    """The part of the gradient that belongs to one parameter."""
 
     leaf: int
+    """Number of the parameter among the leaves."""
     leaf_shape: tuple[int, ...]
     layers: tuple[tuple[int, Layer], ...] = ()
-
+    """Those that use it, with their numbers; none if every record has a copy."""
+    permutation_invariant: bool = False
     saves = True
     """Whether the per-example gradients are not materialised."""
 
@@ -65,20 +51,14 @@ class Part:
         return 0
 
     def arrays(self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype) -> Arrays:
-        """Returns the sanitized arrays behind norm and sum, along an axis of records.
-
-        ``cotangents`` are derivatives of the loss in the probes, and ``residuals`` those of each
-        layer.
-        """
+        """Returns the sanitized arrays behind norm and sum, along an axis of records."""
         raise NotImplementedError
 
     def squares(self, arrays: Arrays) -> Array:
         """Returns the squared norms of records, float64; infinite or NaN for one to drop."""
         raise NotImplementedError
 
-    def weighted(
-        self, arrays: Arrays, factors: Array, size: int, permutation_invariant: bool
-    ) -> Array:
+    def weighted(self, arrays: Arrays, factors: Array, size: int) -> Array:
         """Returns the sums of gradients times factors, one for each block of ``size`` records."""
         raise NotImplementedError
 
@@ -95,7 +75,7 @@ class Part:
 
 
 class Materialized(Part):
-    """The gradient of every record as an array."""
+    """The gradient of every record as an array, where it is smaller than A and G."""
 
     saves = False
 
@@ -133,12 +113,9 @@ class Materialized(Part):
     def squares(self, arrays: Arrays) -> Array:
         return clipping.square_norms(arrays[0])
 
-    def weighted(
-        self, arrays: Arrays, factors: Array, size: int, permutation_invariant: bool
-    ) -> Array:
-        return rounding.block_products(
-            blocks(factors, size=size), blocks(arrays[0], size=size), permutation_invariant, axis=1
-        )
+    def weighted(self, arrays: Arrays, factors: Array, size: int) -> Array:
+        factors, rows = blocks(factors, size=size), blocks(arrays[0], size=size)
+        return rounding.block_products(factors, rows, self.permutation_invariant, axis=1)
 
     def finish(self, total: Array) -> Array:
         if not self._as_matrix:
@@ -152,7 +129,7 @@ class Materialized(Part):
 
 
 class Rank1(Part):
-    """A weight that is used at one position only, so that its gradient has rank one."""
+    """A weight that is used at one position only: the squared norm is |A|^2 |G|^2."""
 
     def arrays(self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype) -> Arrays:
         """Returns inputs (records, inputs) and cotangents (records, outputs)."""
@@ -168,13 +145,11 @@ class Rank1(Part):
         with jax.enable_x64(True):
             return jnp.where(bad, jnp.inf, left * right)
 
-    def weighted(
-        self, arrays: Arrays, factors: Array, size: int, permutation_invariant: bool
-    ) -> Array:
+    def weighted(self, arrays: Arrays, factors: Array, size: int) -> Array:
         left, right = arrays
         # The factor multiplies one side only, or it would count twice.
         scaled = factors[:, None] * right
         # Subnormal products are coarse enough to exceed C where hardware keeps them.
         scaled = jnp.where(jnp.abs(scaled) < jnp.finfo(scaled.dtype).tiny, 0, scaled)
-        left, scaled = blocks(left, size=size), blocks(scaled, size=size)
-        return rounding.block_products(left, scaled, permutation_invariant, axis=1, left_axis=1)
+        both = blocks(left, size=size), blocks(scaled, size=size)
+        return rounding.block_products(*both, self.permutation_invariant, axis=1, left_axis=1)

@@ -40,7 +40,9 @@ def clipped_sums(
     return of_records(linear, records, params, weights, clip_norm, permutation_invariant)
 
 
-def prepared(linear: LinearLoss, batch: PyTree, mask: Any) -> scaled_rows.Linear:
+def prepared(
+    linear: LinearLoss, batch: PyTree, mask: Any = None, width: int | None = None
+) -> scaled_rows.Linear:
     """Returns the records of a batch in the layout of the closed forms.
 
     Raises:
@@ -50,5 +52,5 @@ def prepared(linear: LinearLoss, batch: PyTree, mask: Any) -> scaled_rows.Linear
         return scaled_rows.without_mask(batch, mask)
     if isinstance(batch, Streamed):
         assert mask is None  # of all records none is masked
-        return scaled_rows.streamed(batch, labels=linear.labels)
-    return scaled_rows.prepare(batch, mask, labels=linear.labels)
+        return scaled_rows.streamed(batch, width, linear.labels)
+    return scaled_rows.prepare(batch, mask, width=width, labels=linear.labels)

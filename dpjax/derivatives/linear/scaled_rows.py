@@ -87,17 +87,14 @@ class PreparedLinear:
 
 @pytree_dataclass
 class StreamedLinear:
-    """Records of a linear model that come in, and are prepared, chunk by chunk; secret.
-
-    Args:
-      rows: ``(x, y)``, with x (n, p) floating and y (n,).
-      scaled: whether in float64, longer ones scaled to length 1.
-    """
+    """Records of a linear model that come in, and are prepared, chunk by chunk; secret."""
 
     rows: Streamed
+    """``(x, y)``, with x (n, p) floating and y (n,)."""
     width: int = static()
     labels: Signs = static(default=Signs())
     scaled: bool = static(default=False)
+    """Whether in float64, longer ones scaled to length 1."""
 
     @property
     def features(self) -> int:
@@ -164,13 +161,8 @@ def prepare(
     """Returns the records in the layout that closed forms read.
 
     ``width`` is by default one that a device's share of many rows has too; labels are -1 and +1.
-
-    Returns:
-      A ``PreparedLinear``. A record with a feature that is not finite, or a label that does not
-      count, has direction, radius and label 0, hence contributes exactly zero at the same cost.
-
-    Raises:
-      ValueError: if shapes do not fit.
+    A record with a feature that is not finite, or a label that does not count, has direction,
+    radius and label 0, hence contributes exactly zero at the same cost.
 
     Privacy: raw data; each column depends on one record alone.
     """
@@ -214,15 +206,9 @@ def stacked(count: int, at_once: int, some: Callable[[Any], PyTree]) -> Any:
     return lax.fori_loop(0, count // at_once, put, empty)
 
 
-def streamed(
-    rows: Streamed, width: int | None = None, labels: Signs | None = None
-) -> StreamedLinear:
-    """Returns records that come in by chunks, as ``prepare`` returns those that are there.
-
-    The arguments are those of ``prepare``.
-    """
-    width = width or _any_width(*rows.shapes[0].shape)
-    return StreamedLinear(rows, width, Signs() if labels is None else labels)
+def streamed(rows: Streamed, width: int | None, labels: Signs) -> StreamedLinear:
+    """Returns records that come in by chunks, as ``prepare`` returns those that are there."""
+    return StreamedLinear(rows, width or _any_width(*rows.shapes[0].shape), labels)
 
 
 def _any_width(n: int, p: int) -> int:
@@ -276,9 +262,8 @@ def polar(
 ) -> tuple[Float[Array, "rows p"], Float[Array, " rows"]]:
     """Returns sign x / |x| (rows, p) and |x| (rows,), both 0 where a record contributes nothing.
 
-    Numbers below the smallest normal one are 0: of them a compiler may make 0, x or a NaN.
-
-    One contributes nothing where ``good`` is False, and where it is 0 or not finite.
+    That is where ``good`` is False, and where x is 0 or not finite. Numbers below the smallest
+    normal one are 0: of them a compiler may make 0, x or a NaN.
     """
     tiny, largest = float(jnp.finfo(x.dtype).tiny), float(jnp.finfo(x.dtype).max)
     x = jnp.where(jnp.abs(x) < tiny, 0, x)

@@ -15,7 +15,7 @@ from dpjax._typing import Array, Bool, Float, Real
 from dpjax._wide import Expansion, float64
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import Chunk, compute_once
-from dpjax.derivatives.integers import Summand
+from dpjax.derivatives.integers import COUNT, Summand
 from dpjax.derivatives.linear.scaled_rows import Linear, PreparedLinear
 from dpjax.objectives.linear import LinearLoss
 
@@ -162,15 +162,18 @@ def times(
 
 
 def inner(
-    params: Float[Array, " p"], z: Float[Array, "blocks p rows"], permutation_invariant: bool
-) -> Float[Array, "blocks rows"]:
-    """Returns the inner products of ``params`` with the columns of ``z``."""
+    params: Float[Array, "*outputs p"],
+    z: Float[Array, "blocks p rows"],
+    permutation_invariant: bool,
+) -> Float[Array, "blocks rows *outputs"]:
+    """Returns the inner products of ``params``, (p,) or (K, p), with the columns of ``z``."""
     if not permutation_invariant:
-        return jnp.einsum("p,bpr->br", params, z, precision=EXACT)
+        return jnp.einsum("...p,bpr->br...", params, z, precision=EXACT)
     # In float64 the order of a batched product, which may depend on the position, rounds away.
-    dimensions = (((0,), (1,)), ((), ()))
     with jax.enable_x64(True):
-        product = lax.dot_general(float64(params), float64(z), dimensions, lax.Precision.HIGHEST)
+        both = [(float64(params), params.ndim - 1), (float64(z), 1)]
+        (left, i), (right, j) = both if params.ndim == 1 else both[::-1]
+        product = lax.dot_general(left, right, (((i,), (j,)), ((), ())), EXACT)
         return lax.convert_element_type(product, z.dtype)
 
 
@@ -294,26 +297,14 @@ def derivatives(
     permutation_invariant: bool = False,
 ) -> tuple[Float[Array, "records outputs"], Float[Array, "records _"]]:
     """Returns psi' r (records, K) and psi'' r^2 (records, K K) of each record."""
-    count, outputs = r.size, linear.outputs
-    if outputs == 1:
+    if linear.outputs == 1:
         scores = r * inner(weights[0], z, permutation_invariant)
     else:
-        scores = r[..., None] * _scores(weights, z, permutation_invariant)
+        scores = r[..., None] * inner(weights, z, permutation_invariant)
     slope, curve = jax.vmap(jax.vmap(linear.derivatives))(scores, label)
-    radius = r.reshape(count, 1)
-    slope, curve = slope.reshape(count, outputs), curve.reshape(count, -1)
+    radius = r.reshape(-1, 1)
+    slope, curve = (part.reshape(r.size, -1) for part in (slope, curve))
     return slope * radius, curve * radius * radius
-
-
-def _scores(weights: Array, z: Array, permutation_invariant: bool) -> Array:
-    """Inner products (blocks, rows, K) of the rows of ``weights`` with the columns of ``z``."""
-    if not permutation_invariant:
-        return jnp.einsum("kp,bpr->brk", weights, z, precision=EXACT)
-    # In float64 the order of a batched product, which may depend on the position, rounds away.
-    dimensions = (((1,), (1,)), ((), ()))
-    with jax.enable_x64(True):
-        product = lax.dot_general(float64(z), float64(weights), dimensions, EXACT)
-        return lax.convert_element_type(product, z.dtype)
 
 
 def _square(blocks: Array, outputs: int) -> Array:
@@ -419,8 +410,7 @@ def count(records: Linear, flags: Callable[[PreparedLinear], Any]) -> Float[Expa
     def contribution(chunk: Chunk, z: Array, r: Array, label: Array | None) -> Array:
         return flags(PreparedLinear(z, r, 1, label)).ravel()
 
-    one = Summand((), jnp.dtype("float32"), bound=1.0)
-    return records.sum(contribution, one)
+    return records.sum(contribution, COUNT)
 
 
 def are_correct(
@@ -434,6 +424,6 @@ def are_correct(
     """
     weights = params.astype(records.dtype).reshape(linear.outputs, -1)
     # Scores over |x|, of which the order and the sign are those of the scores.
-    scores = jnp.einsum("kp,bpr->brk", weights, records.directions, precision=EXACT)
+    scores = inner(weights, records.directions, permutation_invariant=False)
     scores = scores if linear.outputs > 1 else scores[..., 0]
     return linear.labels.correct(scores, records.label) & (records.radius > 0)

@@ -16,7 +16,7 @@ from dpjax._typing import Array, Bool, Float, PyTree, Real, pytree_dataclass, st
 from dpjax._wide import Expansion, float64, wide_dtype
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_chunks
-from dpjax.derivatives.integers import Summand
+from dpjax.derivatives.integers import COUNT, Summand
 from dpjax.derivatives.linear import scaled_rows, sums
 from dpjax.objectives.linear import LinearLoss, Signs
 from dpjax.objectives.units import UnitLoss, is_grouped
@@ -60,14 +60,11 @@ class PreparedUnits:
     width: int = static()
     label: Float[Array, "blocks rows"] | None = None
 
-    def of(self, chunk: Chunk) -> tuple[Array, Array, Array]:
-        """Returns the directions, radii and weights of a chunk."""
+    def of(self, chunk: Chunk) -> tuple[Array, Array, Array, Array | None]:
+        """Returns the directions, radii, weights and labels of a chunk."""
         z = scaled_rows.finite(chunk.of(self.directions))
-        return z, chunk.of(self.radius), chunk.of(self.weight)
-
-    def gram_of(self, chunk: Chunk) -> Array:
-        """Returns the inner products (pairs, units) of a chunk."""
-        return chunk.of(self.gram).reshape(self.rows * (self.rows + 1) // 2, -1)
+        radius, weight = chunk.of(self.radius), chunk.of(self.weight)
+        return z, radius, weight, None if self.label is None else chunk.of(self.label)
 
 
 def can_prepare(objective: Any, examples: PyTree, permutation_invariant: bool) -> bool:
@@ -123,8 +120,8 @@ def prepare_units(
 ) -> PreparedUnits:
     """Returns units in the layout that ``unit_sums`` reads.
 
-    Examples are ``((x, y), present)``, x (n, K, p) floating, y (n, K), present (n, K) bool;
-    ``reduction`` is as in ``UnitLoss``, and the labels that count are by default -1 and +1.
+    Examples are ``((x, y), present)``, x (n, K, p) floating, y (n, K), present (n, K) bool, and the
+    labels that count by default -1 and +1.
 
     Privacy: raw data; each unit's columns depend on that unit alone. A row that is not present,
       with a feature that is not finite, or with a label that does not count contributes nothing and
@@ -187,26 +184,32 @@ def count_units(
     """
 
     def contribution(chunk: Chunk) -> Array:
-        z, r, v = units.of(chunk)
-        label = None if units.label is None else chunk.of(units.label)
+        z, r, v, label = units.of(chunk)
         counts = (v > 0).reshape(len(v), units.rows, -1)
         if flags is None:
             return counts.any(axis=1).ravel()
         rows = flags(scaled_rows.PreparedLinear(z, r, 1, label)).reshape(counts.shape)
         return share(rows & counts, counts, axis=1).ravel()
 
-    one = Summand((), jnp.dtype("float32"), bound=1.0)
-    return sum_chunks(len(units.weight), units.width, contribution, one)
+    return sum_chunks(len(units.weight), units.width, contribution, COUNT)
+
+
+def _coefficients(
+    linear: LinearLoss, matrix: Array, rows: tuple[Any, ...], fresh: Array, weights: sums.Weights
+) -> list[Array]:
+    """Those of a chunk's rows in gradients and Hessians of units, (rows, _); 0 of no record."""
+    z, r, v, label = rows
+    both = sums.derivatives(linear, matrix, z, r, label)
+    counted = jnp.where(fresh[:, None], v, 0).reshape(-1, 1)
+    return [jnp.where(counted > 0, part * counted, 0) for part in sums.wanted(both, weights)]
 
 
 def _gradients(linear: LinearLoss, units: PreparedUnits, params: Array, chunk: Chunk) -> Array:
     """Gradients (blocks, k, units) of a chunk's units, 0 of one that is not finite."""
-    z, r, v = units.of(chunk)
+    z, *_ = rows = units.of(chunk)
     matrix = params.astype(z.dtype).reshape(linear.outputs, -1)
-    label = None if units.label is None else chunk.of(units.label)
-    slope, _ = sums.derivatives(linear, matrix, z, r, label)
-    counted = jnp.where(chunk.fresh[:, None], v, 0).reshape(-1, 1)
-    slope = jnp.where(counted > 0, slope * counted, 0).reshape(len(z), 1, -1, linear.outputs)
+    (slope,) = _coefficients(linear, matrix, rows, chunk.fresh, (1.0, None))
+    slope = slope.reshape(len(z), 1, -1, linear.outputs)
     each = slope.swapaxes(1, 3).swapaxes(2, 3) * z[:, None]
     each = each.reshape(len(z), -1, units.rows, z.shape[2] // units.rows)
     total = jnp.sum(each, axis=2)
@@ -248,18 +251,12 @@ def count_gradients(
     def contribution(chunk: Chunk) -> Array:
         return flags(jnp.linalg.norm(_gradients(linear, units, params, chunk), axis=1)).ravel()
 
-    one = Summand((), jnp.dtype("float32"), bound=1.0)
-    return sum_chunks(len(units.weight), units.width, contribution, one)
+    return sum_chunks(len(units.weight), units.width, contribution, COUNT)
 
 
 def share(some: Bool[Array, "..."], of: Bool[Array, "..."], axis: int) -> Float[Array, "..."]:
     """Returns the share, from 0 to 1 and rounded once, that ``some`` is of ``of``; 0 of none."""
     return some.sum(axis=axis) / jnp.maximum(of.sum(axis=axis), 1)
-
-
-def _diagonals(rows: int) -> list[int]:
-    """Where the diagonals of a Gram matrix begin, of its pairs in their order."""
-    return [offset * rows - offset * (offset - 1) // 2 for offset in range(rows)]
 
 
 def _gram(directions: Array) -> Array:
@@ -295,8 +292,6 @@ def unit_sums(
     keeps the sum of the rows' norms within min(K, 8) C: a unit whose rows cancel may be clipped to
     less than C, though never where each row alone is within C under the mean.
 
-    Arguments and results are those of ``sums.output_sums``, with units from ``prepare_units``.
-
     Privacy: one unit moves (g / w_g, svec(H) / w_h) by at most ``clip_norm``, however many rows it
       has and whatever they are. One with a coefficient that is not finite contributes nothing.
     """
@@ -307,17 +302,11 @@ def unit_sums(
     with_power = sums.wanted(((weights[0], 1), (weights[1], 2)), weights)
 
     def contribution(chunk: Chunk) -> Array:
-        z, r, v = units.of(chunk)
-        label = None if units.label is None else chunk.of(units.label)
-        gram = units.gram_of(chunk)
-
-        def coefficients() -> list[Array]:
-            both = sums.derivatives(linear, matrix, z, r, label)
-            counted = jnp.where(chunk.fresh[:, None], v, 0).reshape(-1, 1)
-            parts = sums.wanted(both, weights)
-            return [jnp.where(counted > 0, part * counted, 0) for part in parts]
-
-        parts = compute_once(chunk, coefficients)
+        z, *_ = rows = units.of(chunk)
+        gram = chunk.of(units.gram).reshape(units.rows * (units.rows + 1) // 2, -1)
+        parts = compute_once(
+            chunk, lambda: _coefficients(linear, matrix, rows, chunk.fresh, weights)
+        )
 
         def factors() -> Array:
             weighted = [
@@ -355,7 +344,9 @@ def _factors(
             a = a.reshape(rows, count, outputs)
             a = float64(a) * (1 / (float64(clip_norm) * float64(weight)))
             lengths = lengths + jnp.sum(a * a, axis=2)
-            for offset, place in enumerate(_diagonals(rows)):
+            for offset in range(rows):
+                # Where this diagonal of a Gram matrix begins.
+                place = offset * rows - offset * (offset - 1) // 2
                 inner = float64(gram[place : place + rows - offset]) ** power
                 pairs = inner * jnp.sum(a[: rows - offset] * a[offset:], axis=2)
                 # Off the diagonal a pair counts twice.
@@ -370,11 +361,7 @@ def _factors(
 def prepared(
     objective: Any, batch: PyTree, mask: Any, permutation_invariant: bool
 ) -> tuple[LinearLoss, PreparedUnits] | None:
-    """Returns the loss of a score and the units of a batch, or None where there is no closed form.
-
-    Raises:
-      ValueError: for a mask beside units that are prepared.
-    """
+    """Returns the loss of a score and a batch's units, or None where there is no closed form."""
     if isinstance(batch, PreparedUnits):
         return _unit_loss(objective).linear, scaled_rows.without_mask(batch, mask)
     if not can_prepare(objective, batch, permutation_invariant):
