@@ -10,8 +10,7 @@ import sys
 import dpjax
 from dpjax import _validate
 from dpjax.cli import options, problem
-from dpjax.datasets.source import existing
-from dpjax.datasets.sources import is_table_path
+from dpjax.datasets.sources import existing, is_table_path
 
 HELP = """
 List the data sets, or show one. For a table of your own begin a schema with --template, fill it in,

@@ -21,8 +21,7 @@ from dpjax.datasets.delimited import SUFFIXES, CsvFile
 from dpjax.datasets.labels import Label, labels_counted
 from dpjax.datasets.registry import SPECS
 from dpjax.datasets.scaled import declared_in, is_scaled
-from dpjax.datasets.source import existing
-from dpjax.datasets.sources import is_table_path
+from dpjax.datasets.sources import existing, is_table_path
 from dpjax.driver import root_key
 from dpjax.results import guarantee
 from dpjax.results.remarks import remarks

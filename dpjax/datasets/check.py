@@ -201,7 +201,7 @@ def check(
             "value of each feature, from public knowledge and not from these records, as "
             f"{{{pairs}}}; then add --bounds bounds.json (in Python bounds='bounds.json')."
         )
-    said = {"exact_problems": tuple(problems), "exact_remarks": tuple(remarks)}
+    said: Any = {"exact_problems": tuple(problems), "exact_remarks": tuple(remarks)}
     return CheckReport(table.name, table.unit, **fields, **said, exact_classes=suggested)
 
 

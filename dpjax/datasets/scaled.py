@@ -176,4 +176,5 @@ def preprocessing_of(fields: dict[str, Any] | None) -> Preprocessing | None:
     # JSON knows no tuples, and a preprocessing is compared and hashed by them.
     lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
     columns = (column_of(*each) if each[1] else Unscaled(each[0]) for each in fields["encoders"])
-    return Preprocessing(**fields | lists | {"encoders": tuple(columns)})
+    held: dict[str, Any] = fields | lists | {"encoders": tuple(columns)}
+    return Preprocessing(**held)
