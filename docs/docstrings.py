@@ -20,9 +20,7 @@ class Docstrings(griffe.Extension):
         """Rewrites the docstring of an object as Markdown."""
         if obj.docstring:
             value = obj.docstring.value
-            if obj.is_class:  # whose fields griffe knows, inherited ones too
-                value = INHERITED.sub(_others, value)
-            obj.docstring.value = markdown(value)
+            obj.docstring.value = markdown(INHERITED.sub(_others, value))
 
     def on_class_instance(self, *, cls, **_):
         """Marks classes whose fields are the arguments of their constructor."""
@@ -66,7 +64,7 @@ def markdown(text):
 
 
 def _others(found):
-    """The arguments that a class has from its bases, as a paragraph after the others."""
+    """The arguments of a class's bases, or of all factories, as a paragraph after its own."""
     return "\nOther arguments: " + " ".join(found[1].split())
 
 

@@ -17,6 +17,10 @@ special to it; one name means one thing in all factories:
 - ``max_batch_size``: the most records a batch holds; by default the fewest that delta hardly
   notices.
 - ``clip_norm``: bound on one record's gradient; by default the objective's Lipschitz constant.
+- ``hessian_clip_norm``: bound on the Frobenius norm of one record's Hessian; by default the
+  objective's smoothness, which that of a margin loss never exceeds on rows |x| <= 1. Where gradient
+  and Hessian are one release it is the Hessian's weight in their joint norm, by default the least
+  at which a margin loss's Hessian adds nothing to it.
 - ``radius``: of the trust region in the first iteration, in the units of the parameters; by default
   12, or 1 for a robust loss of a residual.
 - ``final_radius``: that of the last iteration, geometric in between; by default 0.5, or ``radius``
@@ -39,12 +43,11 @@ In a history ``gradient_norm`` includes the regularizer, and ``data_gradient_nor
 """
 
 from dpjax.algorithms.base import Algorithm, SingleQueryAlgorithm, Status, calibrated_query
-from dpjax.algorithms.certificate import Bars, Certificate, ErrorBars
+from dpjax.algorithms.certificate import Bars, Certificate, ErrorBars, PopulationBars
 from dpjax.algorithms.descent import Descent, UpdateRule
 from dpjax.algorithms.ending import with_accuracy, with_count
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
-from dpjax.algorithms.inference import PopulationBars
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
 from dpjax.algorithms.newton import dp_newton
 from dpjax.algorithms.newton_inference import noisy_newton

@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import _validate
+from dpjax import _validate, accounting
 from dpjax._typing import Array, Params, Relation, static
-from dpjax.accounting import ACCOUNTANTS, Event, PrivacyBudget, check_spent, gaussian_multiplier
+from dpjax.accounting import Event, PrivacyBudget
 from dpjax.algorithms.card import AlgorithmBase
 from dpjax.algorithms.certificate import Certificate, ErrorBars
 from dpjax.objectives import Objective, has_proven_constants
-from dpjax.oracles import Evaluations, Query, Setting, poisson_sampler
+from dpjax.oracles import Evaluations, GradientQuery, Query, Setting, poisson_sampler
 
 Ask = Callable[..., Any]
 """``ask(query, params, **public)`` returns the noisy answer of one query of the algorithm."""
@@ -114,8 +115,8 @@ class Algorithm(AlgorithmBase):
         A selection, which reads Hessians, is not counted, nor noise on what was asked before.
         """
         queries = {query.name: query for query in self.queries}
-        releases = [release for release in self.event.releases if release.name in queries]
-        counts = [queries[release.name].evaluations(release.count) for release in releases]
+        parts = [part for release in self.event.releases for part in release.parts()]
+        counts = [queries[p.name].evaluations(p.count) for p in parts if p.name in queries]
         return Evaluations(*map(sum, zip(*counts, strict=True)))
 
     def init(self, params: Params) -> Any:
@@ -168,6 +169,14 @@ class Algorithm(AlgorithmBase):
         return {}
 
 
+class FieldsAlgorithm(Algorithm):
+    """An algorithm whose queries are those among its fields, in their order."""
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        return tuple(value for value in vars(self).values() if isinstance(value, Query))
+
+
 class SingleQueryAlgorithm(Algorithm):
     """One query, asked at every step."""
 
@@ -208,13 +217,30 @@ class Problem(NamedTuple):
             "accountant": self.accountant,
         }
 
+    def part(self, kind: Any, multiplier: float, fraction: float, **fields: Any) -> Any:
+        """Returns a query of all records that has this fraction of the privacy of a multiplier."""
+        # 1 / multiplier^2 of Gaussian releases adds up, as mu^2 does.
+        multiplier = accounting.round_up(multiplier / math.sqrt(fraction))
+        return kind(setting=self.setting, noise_multiplier=multiplier, **fields)
+
+    def calibrated(self, query: Any, make_event: Callable[[Any], Event]) -> Any:
+        """Returns the query with the least noise whose ``make_event(query)`` fits the budget."""
+
+        def noisy(multiplier: float) -> Any:
+            return dataclasses.replace(query, noise_multiplier=multiplier)
+
+        def event(multiplier: float) -> Event:
+            return make_event(noisy(multiplier))
+
+        return noisy(accounting.calibrate(event, self.budget, self.accountant))
+
     def check_spent(self, event: Event, least: float = 1.0) -> None:
         """Raises if ``event``, all that a run releases, exceeds the budget or loses its noise.
 
         ``least`` is the least noise of a release over the largest.
         """
         check_noise(event, least)
-        check_spent(event, self.budget, self.accountant, "use accountant='pld'.")
+        accounting.check_spent(event, self.budget, self.accountant, "use accountant='pld'.")
 
 
 def check_problem(
@@ -232,16 +258,12 @@ def check_problem(
             f"accountant={accountant!r} is no accountant: take 'pld' or 'rdp'. The noise of the "
             "papers' formulas, and the epsilon that it is, are in benchmarks/papers/noise.py."
         )
-    _validate.choice("accountant", accountant, ACCOUNTANTS)
+    _validate.choice("accountant", accountant, accounting.ACCOUNTANTS)
     # A training's key reads numbers as float32: what it cannot tell apart the program must not.
     objective = jax.tree.map(lambda x: to_leaf(x) if type(x) is float else x, objective)
-    return Problem(
-        objective,
-        budget,
-        _validate.positive_int("data_size", data_size),
-        _validate.positive_int("dimension", dimension),
-        accountant,
-    )
+    data_size = _validate.positive_int("data_size", data_size)
+    dimension = _validate.positive_int("dimension", dimension)
+    return Problem(objective, budget, data_size, dimension, accountant)
 
 
 def clip_norms(
@@ -250,11 +272,7 @@ def clip_norms(
     """Returns gradient and Hessian clip norms, by default the objective's constants or defaults."""
     # Constants and defaults both begin with the bounds on gradient and Hessian. A method that asks
     # for no Hessian passes 1.0 for its norm, so that none is required.
-    known: tuple[float | None, ...] = (None, None)
-    if objective.constants is not None:
-        known = objective.constants[:2]
-    elif objective.defaults is not None:
-        known = objective.defaults[:2]
+    known = (objective.constants or objective.defaults or (None, None))[:2]
     names, norms = ("clip_norm", "hessian_clip_norm"), []
     for name, norm, usual in zip(names, (clip_norm, hessian_clip_norm), known, strict=True):
         norm = required(name, norm, usual, objective)
@@ -273,14 +291,20 @@ def required(name: str, value: float | None, usual: float | None, objective: Obj
     return value
 
 
-def never_clips(objective: Objective, clip_norm: float) -> bool:
-    """Returns whether a clip norm provably is above every gradient on rows |x| <= 1.
+def never_clips(
+    objective: Objective, relation: Relation, clip_norm: float, hessian_clip_norm: float = math.inf
+) -> bool:
+    """Returns whether n is public, and no gradient and Hessian of a row |x| <= 1 is clipped.
 
     Constants that a user declares prove nothing, so this is for dpjax's own losses.
     """
     constants = objective.constants if has_proven_constants(objective) else None
+    # Where n is private the released mean is over a declared n, not the objective's.
+    if constants is None or relation == "add_or_remove_one":
+        return False
     # A clip norm at the constant was rounded to float32, and so is what it is compared with.
-    return constants is not None and clip_norm >= to_leaf(constants.lipschitz)
+    lipschitz, smoothness = map(to_leaf, constants[:2])
+    return clip_norm >= lipschitz and hessian_clip_norm >= smoothness
 
 
 def to_leaf(value: float) -> float:
@@ -312,6 +336,12 @@ def check_noise(event: Event, least: float = 1.0) -> None:
                     f"the noise on the {name} of {release.name} has standard deviation {stddev:g}, "
                     "which float32 cannot hold; rescale the loss or the clip norm."
                 )
+
+
+def warn_if_above(step_size: float, most: float, words: str, stacklevel: int = 3) -> None:
+    """Warns the caller of the factory, which calls this, of a step that its theory excludes."""
+    if step_size > most * (1 + 1e-6):
+        warnings.warn(f"step_size={step_size:g} is above {words}", stacklevel=stacklevel)
 
 
 def initial_gap(objective: Objective, given: float | None) -> float:
@@ -380,11 +410,24 @@ def calibrated_query(
     if batch_size is None:
         batch_size = min(max(n // 14, 1), _LARGEST_BATCH)
     sampler = poisson_sampler(batch_size, n, budget, steps, max_batch_size)
-    setting = problem.setting.drawn_by(sampler)
+    query = kind(setting=problem.setting.drawn_by(sampler), noise_multiplier=1.0, **fields)
     # How many numbers of noise an answer has decides what drawing them costs.
-    draws = kind(setting=setting, noise_multiplier=1.0, **fields).noise_draws
-    multiplier = gaussian_multiplier(budget, steps, problem.accountant, sampler, draws)
-    query = kind(setting=setting, noise_multiplier=multiplier, **fields)
+    draws = query.noise_draws
+    multiplier = accounting.gaussian_multiplier(budget, steps, problem.accountant, sampler, draws)
+    query = dataclasses.replace(query, noise_multiplier=multiplier)
     # Checked on the final query, because its numbers are rounded after the calibration.
     problem.check_spent(query.event(steps))
     return query
+
+
+def gradient_query(
+    problem: Problem,
+    steps: int,
+    clip_norm: float | None,
+    sizes: tuple[int | None, int | None],
+    kind: type[GradientQuery] = GradientQuery,
+    **fields: Any,
+) -> Any:
+    """Returns ``calibrated_query`` for gradients, ``sizes`` the batch's expected and the most."""
+    clip, _ = clip_norms(problem.objective, clip_norm, 1.0)
+    return calibrated_query(problem, kind, steps, *sizes, clip_norm=clip, **fields)

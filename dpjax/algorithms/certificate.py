@@ -1,4 +1,4 @@
-"""What is said of an output from released values alone: the private certificate, and error bars."""
+"""What is said of an output from released values alone: certificate and error bars."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.objectives import Objective
-from dpjax.oracles import SecondOrderAnswer
 
 # Rounding in norms and in eigvalsh; far below any useful noise.
 _SLACK = 1e-6
@@ -64,29 +63,32 @@ class NoiseBounds:
 
 
 def certify(
-    objective: Objective,
+    algorithm: Any,
     params: Params,
-    gradient: Params,
-    hessian: Array | None,
-    bounds: NoiseBounds,
-) -> tuple[Array, Array | None]:
-    """Returns |g + grad r| + bound, and lambda_min(H + hess r) - bound.
+    answer: tuple[Params, Array | None],
+    iterate: str,
+    bounded_rows: bool,
+) -> tuple[Certificate, Params]:
+    """Returns |g + grad r| + bound, and lambda_min(H + hess r) - bound, at ``params``, and these.
 
-    g and H (p, p) are noisy derivatives of the data term at ``params``, undamped; r is the
-    objective's regularizer, which is exact.
+    ``answer`` holds g and H (p, p) or None, noisy derivatives of the data term there, undamped; r
+    is the objective's regularizer, which is exact. ``bounds``, ``beta`` and ``unclipped`` are the
+    algorithm's.
 
     Privacy: post-processing.
     """
+    objective, bounds, (gradient, hessian) = algorithm.objective, algorithm.bounds, answer
     # In half precision the squares of a small gradient underflow, and the bound with them.
-    params, gradient = at_least_float32(params), at_least_float32(gradient)
-    norm = optax.tree.norm(objective.regularize_gradient(gradient, params))
+    wide, lower = at_least_float32(params), None
+    norm = optax.tree.norm(objective.regularize_gradient(at_least_float32(gradient), wide))
     upper = (norm + bounds.gradient) * (1 + _SLACK)
-    if hessian is None or bounds.hessian is None:
-        return upper, None
-    eigenvalues = jnp.linalg.eigvalsh(objective.regularize_hessian(hessian, params))
-    # eigvalsh is off by a part of the largest eigenvalue, which the smallest may be far below.
-    rounding = _SLACK * jnp.max(jnp.abs(eigenvalues))
-    return upper, eigenvalues[0] - bounds.hessian * (1 + _SLACK) - rounding
+    if hessian is not None and bounds.hessian is not None:
+        eigenvalues = jnp.linalg.eigvalsh(objective.regularize_hessian(hessian, wide))
+        # eigvalsh is off by a part of the largest eigenvalue, which the smallest may be far below.
+        rounding = _SLACK * jnp.max(jnp.abs(eigenvalues))
+        lower = eigenvalues[0] - bounds.hessian * (1 + _SLACK) - rounding
+    scope = scope_of(algorithm.unclipped and bounded_rows)
+    return Certificate(upper, lower, algorithm.beta, iterate, scope), params
 
 
 def scope_of(unclipped: bool) -> str:
@@ -143,6 +145,10 @@ class Bars:
     @property
     def refusal(self) -> str | None:
         """Why there are no intervals, or None if there are; on the host, of one training."""
+        return next((why for why, holds in self._conditions().items() if not bool(holds)), None)
+
+    def _conditions(self) -> dict[str, Any]:
+        # What is said where it does not hold: a comparison with NaN is false, so NaN is refused.
         raise NotImplementedError
 
     def intervals(self, confidence: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
@@ -207,11 +213,9 @@ class ErrorBars(Bars):
         # Along a direction without curvature the noise has no bound.
         return self.stddev if bool(self.definite) else np.full(self.stddev.shape, np.inf)
 
-    @property
-    def refusal(self) -> str | None:
-        # A comparison with NaN is false, so that NaN is refused.
+    def _conditions(self) -> dict[str, Any]:
         travelled, shift = float(self.travelled), float(self.shift)
-        conditions = {
+        return {
             "records may have been clipped at the last query: intervals need a loss with proven "
             "constants, clip norms at them, and rows of norm at most 1; of the squared loss, a "
             "training of one step": self.unclipped,
@@ -224,33 +228,86 @@ class ErrorBars(Bars):
             f"above {SHIFT}): raise epsilon or the regularization, or take fewer steps or more "
             "records": shift <= SHIFT,
         }
-        return next((why for why, holds in conditions.items() if not bool(holds)), None)
+
+
+CURVATURE = 0.1
+"""Most that a quadratic model may leave out, over the gradient's standard deviation."""
+
+
+@pytree_dataclass
+class PopulationBars(Bars):
+    """A normal approximation to the spread of parameters over samples of records and noise.
+
+    The last step goes from w to w~ = w - B^-1 (g + z) by the noisy Hessian B = H + E, with noise z
+    on the gradient g. Off the population's minimum w* it is
+
+        w~ - w* = -B^-1 (g(w*) + z + E (w* - w) + r),
+
+    so that given B its covariance is B^-1 (S / n + noise) B^-1, S the released covariance of
+    gradients. No inverse of an unknown matrix appears. What a quadratic model leaves out is r.
+
+    Args:
+      estimate: w~, (p,).
+      covariance: over samples and noise, (p, p).
+      noise_covariance: over the noise alone, (p, p).
+      strength: the smallest eigenvalue of B over the spectral norm of its noise, shape ().
+      curvature: the size of r over the standard deviation of the gradient, shape ().
+      unclipped: whether clipping moves no gradient by more than was allowed for.
+
+    Privacy: post-processing of released values.
+
+    >>> bars = PopulationBars(np.zeros(1), np.full((1, 1), 4.0), np.ones((1, 1)), 3.0, 0.0, True)
+    >>> bars.stddev, bars.noise_stddev, bars.refusal
+    (array([2.]), array([1.]), None)
+    """
+
+    kind = "population"
+    about = "the population's coefficients"
+
+    estimate: Array
+    covariance: Array
+    noise_covariance: Array
+    strength: Array
+    curvature: Array
+    unclipped: Array
+
+    @property
+    def noise_stddev(self) -> np.ndarray:
+        return deviations(self.noise_covariance)
+
+    def _conditions(self) -> dict[str, Any]:
+        strength, curvature = float(self.strength), float(self.curvature)
+        return {
+            "gradients may have been clipped: intervals need a Dataset whose rows have norm at "
+            "most 1, n public, and clip norms that are left at their defaults": self.unclipped,
+            "some combination of columns varies too little beside the privacy noise (its curvature "
+            f"is {max(strength, 0):.2g} of what the noise alone makes): raise epsilon, take more "
+            "records or fewer columns, leave out columns that follow from others, or declare "
+            "narrower bounds for columns whose values fill little of them": strength > 1,
+            "the last step was too long for a quadratic model of the loss (what it leaves out may "
+            f"be {curvature:.2g} of the standard deviation, above {CURVATURE}): raise epsilon, "
+            "take more records or one more step": curvature <= CURVATURE,
+        }
 
 
 # By default accelerators multiply matrices in 8 to 11 bits: too few to invert B by.
 @jax.default_matmul_precision("highest")
-def error_bars(
-    objective: Objective,
-    params: Params,
-    answer: SecondOrderAnswer,
-    multiplier: Array,
-    noise: tuple[Any, Any],
-    unclipped: Array | bool,
-) -> ErrorBars | None:
+def error_bars(algorithm: Any, state: Any, unclipped: Array | bool) -> ErrorBars | None:
     """Returns the error bars of a last step, or None for a loss about which too little is known.
 
-    ``answer`` holds the noisy data terms at ``params``, w, gradient (p,) and undamped Hessian
-    (p, p), to which the exact regularizer is added; ``multiplier`` is the dual variable of the
-    step's subproblem. ``noise`` are the standard deviations of a coordinate of the gradient, and of
-    a diagonal entry of the Hessian, in the isometric form.
+    ``state.answer`` holds the noisy data terms at ``state.query_point``, w, gradient (p,) and
+    undamped Hessian (p, p), to which the exact regularizer is added; ``state.multiplier`` is the
+    dual variable of the step's subproblem.
 
     Privacy: post-processing.
     """
+    objective = algorithm.objective
     if objective.averaged is None or not _is_smooth(objective):
         return None
-    gradient, hessian = answer
-    of_gradient, of_hessian = noise
-    wide = at_least_float32(params)
+    gradient, hessian = state.answer
+    # Of a coordinate of the gradient, and of a diagonal entry of the isometric Hessian.
+    of_gradient, of_hessian = algorithm.queries[0].stddev, algorithm.queries[-1].hessian_stddev
+    wide = at_least_float32(state.query_point)
     flat, unravel = ravel_pytree(wide)
     slope = ravel_pytree(objective.regularize_gradient(unravel(gradient), wide))[0]
     values, vectors = jnp.linalg.eigh(objective.regularize_hessian(hessian, wide))
@@ -278,7 +335,7 @@ def error_bars(
         shift=rest / of_gradient,
         # Of a quadratic loss nothing is left out, however long the step was.
         travelled=jnp.where(rest > 0, moved[0] / (2 * noisy[0]), 0.0),
-        interior=multiplier == 0,
+        interior=state.multiplier == 0,
         definite=definite,
         unclipped=jnp.asarray(unclipped),
     )

@@ -11,7 +11,7 @@ from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.algorithms import base
 from dpjax.algorithms.base import StepInfo
-from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of
+from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify
 from dpjax.mechanisms import derive
 from dpjax.oracles import GradientQuery
 
@@ -163,9 +163,8 @@ class OutputRule:
         if state.mean is None:
             return params
         # Before the first step there is none to average.
-        return jax.tree.map(
-            lambda w, m: jnp.where(state.count > 0, m.astype(w.dtype), w), params, state.mean
-        )
+        mean = optax.tree.cast_like(state.mean, params)
+        return optax.tree.where(state.count > 0, mean, params)
 
 
 LAST = OutputRule(1.0, "last")
@@ -293,6 +292,4 @@ class Descent(base.SingleQueryAlgorithm):
         if self.bounds is None or state.last_query is None:
             return None, None
         point, gradient = state.last_query
-        upper, _ = certify(self.objective, point, gradient, None, self.bounds)
-        scope = scope_of(self.unclipped and bounded_rows)
-        return Certificate(upper, None, self.beta, "last_query", scope), point
+        return certify(self, point, (gradient, None), "last_query", bounded_rows)

@@ -7,17 +7,9 @@ from typing import Any, NamedTuple, cast
 
 import jax.numpy as jnp
 
-from dpjax import _validate
+from dpjax import _validate, accounting
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import (
-    Event,
-    PrivacyBudget,
-    Release,
-    check_spent,
-    compose,
-    gaussian_multiplier,
-)
-from dpjax.accounting import epsilon as epsilon_of
+from dpjax.accounting import Event, PrivacyBudget, Release, compose, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.card import AlgorithmBase, Wraps
 from dpjax.oracles import AccuracyQuery, CountQuery, Query
@@ -150,7 +142,7 @@ def with_count(
     share = _validate.open_unit("share of the count", share)
     multiplier = gaussian_multiplier(budget, 1, noise_draws=1) / math.sqrt(share)
     alone = Event((Release("count", 1, multiplier, noise_draws=1),), budget.relation)
-    spent = epsilon_of(alone, budget.delta, budget.relation)
+    spent = accounting.epsilon(alone, budget.delta, budget.relation)
     return _with(CountQuery, make, budget, multiplier, spent)
 
 
@@ -161,10 +153,6 @@ class Beside(Wraps, AlgorithmBase):
     algorithm: base.Algorithm
     declared: base.Declared
     other: Event = static()
-
-    @property
-    def queries(self) -> tuple[Query, ...]:
-        return self.algorithm.queries
 
     @property
     def event(self) -> Event:
@@ -179,53 +167,60 @@ def beside(
     Privacy: the event, hence guarantee and line in a ledger, of either is that of both.
     """
     (release,) = other.event.releases
-    spent = epsilon_of(other.event, budget.delta, budget.relation)
+    spent = accounting.epsilon(other.event, budget.delta, budget.relation)
     declared = base.Declared(budget.epsilon, budget.delta)
-    for spend in (_left_by_gaussians(budget, release.noise_multiplier), budget.epsilon - spent):
-        algorithm = make(dataclasses.replace(budget, epsilon=spend))
-        both = Beside(algorithm, declared, other.event)
-        if epsilon_of(both.event, budget.delta, budget.relation, both.accountant) <= budget.epsilon:
-            break
-    check_spent(both.event, budget, both.accountant, "lower what the bounds spend.")
-    return both, Beside(other, declared, algorithm.event)
+
+    def join(training: base.Algorithm) -> Beside:
+        return Beside(training, declared, other.event)
+
+    both = _within(budget, make, join, release.noise_multiplier, spent, "the bounds spend")
+    return both, Beside(other, declared, both.algorithm.event)
 
 
 def _with(
-    kind: Callable[..., Query],
+    kind: type[Query],
     make: Callable[[PrivacyBudget], base.Algorithm],
     budget: PrivacyBudget,
     multiplier: float,
     alone: float,
 ) -> base.Algorithm:
     """Returns a training within what the query, which by itself spends ``alone``, leaves it."""
-    # Exact for Gaussian trainings, so that the answer costs next to nothing; else what is left.
-    for spend in (_left_by_gaussians(budget, multiplier), budget.epsilon - alone):
-        algorithm = make(dataclasses.replace(budget, epsilon=spend))
-        accountant = algorithm.accountant
+
+    def join(training: base.Algorithm) -> _Ending:
+        # The accounting of one pass rests on each record entering a single answer.
+        if any(release.ends_early for release in training.event.releases):
+            raise ValueError(
+                f"{training.title} reads each record only once, so it cannot release the "
+                f"{kind.name} of all records at the end. Leave it out."
+            )
         # All records are asked once, however the training draws its batches.
-        setting = algorithm.queries[0].setting.of_all
-        query = kind(setting=setting, noise_multiplier=multiplier)
-        _check_room(algorithm, query.name)
-        ending = _Ending(algorithm, query, base.Declared(budget.epsilon, budget.delta))
-        if epsilon_of(ending.event, budget.delta, budget.relation, accountant) <= budget.epsilon:
-            return cast(base.Algorithm, ending)  # by ``Wraps`` it has what an algorithm has
-    check_spent(ending.event, budget, accountant, f"lower what the {query.name} spends.")  # raises
-    return cast(base.Algorithm, ending)
+        query = kind(setting=training.queries[0].setting.of_all, noise_multiplier=multiplier)
+        return _Ending(training, query, base.Declared(budget.epsilon, budget.delta))
+
+    ending = _within(budget, make, join, multiplier, alone, f"the {kind.name} spends")
+    return cast(base.Algorithm, ending)  # by ``Wraps`` it has what an algorithm has
 
 
-def _left_by_gaussians(budget: PrivacyBudget, multiplier: float) -> float:
-    """Returns the epsilon that a Gaussian training may have beside one release."""
+def _within(
+    budget: PrivacyBudget,
+    make: Callable[[PrivacyBudget], base.Algorithm],
+    join: Callable[[base.Algorithm], Any],
+    multiplier: float,
+    alone: float,
+    what_spends: str,
+) -> Any:
+    """Returns ``join`` of a training that leaves what one release spends by itself, ``alone``."""
     # Gaussian mechanisms add up in mu^2 = 1 / multiplier^2, exactly.
     mu = 1 / gaussian_multiplier(budget, 1, noise_draws=0)
-    left = math.sqrt(mu**2 - multiplier**-2)
-    event = Event((Release("training", 1, noise_multiplier=1 / left),), budget.relation)
-    return (1 - _ROUNDING) * epsilon_of(event, budget.delta, budget.relation)
-
-
-def _check_room(algorithm: base.Algorithm, name: str) -> None:
-    # The accounting of one pass rests on each record entering a single answer.
-    if any(release.ends_early for release in algorithm.event.releases):
-        raise ValueError(
-            f"{algorithm.title} reads each record only once, so it cannot release the {name} of "
-            "all records at the end. Leave it out."
-        )
+    left = 1 / math.sqrt(mu**2 - multiplier**-2)
+    event = Event((Release("training", 1, noise_multiplier=left),), budget.relation)
+    of_gaussians = (1 - _ROUNDING) * accounting.epsilon(event, budget.delta, budget.relation)
+    # Exact for Gaussian trainings, so that the answer costs next to nothing; else what is left.
+    for spend in (of_gaussians, budget.epsilon - alone):
+        both = join(make(dataclasses.replace(budget, epsilon=spend)))
+        spent = accounting.epsilon(both.event, budget.delta, budget.relation, both.accountant)
+        if spent <= budget.epsilon:
+            return both
+    # It raises, as more is spent.
+    accounting.check_spent(both.event, budget, both.accountant, f"lower what {what_spends}.")
+    return both

@@ -2,22 +2,20 @@
 
 import dataclasses
 import math
-import warnings
 
 import numpy as np
 
-from dpjax import _validate
+from dpjax import _validate, objectives
 from dpjax.accounting import PrivacyBudget, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.certificate import CLIP_SLACK, NoiseBounds
 from dpjax.algorithms.descent import Descent, Steps, output_rule
 from dpjax.linalg import chi_quantile
-from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery
+from dpjax.oracles import GradientQuery, Query
 
 
 def dp_gradient_descent(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -40,19 +38,17 @@ def dp_gradient_descent(
     A smooth regularizer is differentiated; one that only has a proximal operator, such as ``L1`` or
     a convex set, is applied by it after each step.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       steps: T; by default the one that minimises the bound of theorem 6.3 on the mean squared
         gradient, 2 gap / (eta T) + p sigma^2, at most 2,048.
       step_size: eta; by default 1 / smoothness of what is differentiated.
       pl_constant: mu of the Polyak-Lojasiewicz condition |grad L|^2 >= 2 mu (L - min L), such as
-        the strong convexity of an l2 penalty on a convex loss. T is then by default theorem 6.2's:
-        see ``polyak_lojasiewicz_steps``.
+        the strong convexity of an l2 penalty on a convex loss. T is then by default theorem 6.2's.
       batch_size: expected size of a Poisson batch; by default every record at every step. With
         batches there is no certificate, and T does not count their own variance.
       output: as in all factories; ``"random"`` is the iterate of theorem 6.3.
       certify: ``"last_query"`` (free; w_{T-1}) or None; not for batches or a proximal step.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with Gaussian noise; every iterate is covered. The
       choice of the output is post-processing; of ``output="random"`` the solution tells the
@@ -62,7 +58,6 @@ def dp_gradient_descent(
       iterate, 0 .. m - 1 for m itself, is a misprint of 0 .. T - 1; w_1 .. w_T, without the
       public w_0, has the same bound but for one more step's noise.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_gradient_descent(
     ...     objectives.logistic(), budget, data_size=10_000, dimension=10)
@@ -78,9 +73,15 @@ def dp_gradient_descent(
         step_size = default_step_size(objective)
     base.positive_leaf("step_size", step_size)
     if steps is None:
-        _warn_if_long(objective, step_size)
-        given = (problem, clip, step_size, initial_gap)
-        steps = theory_steps(*given) if mu is None else polyak_lojasiewicz_steps(*given, mu)
+        # The smoothness of what is differentiated.
+        known = objective.constants if base.proximal(objective) else objective
+        if objective.constants and known and known.smoothness:
+            words = (
+                f"1 / smoothness = {1 / known.smoothness:g}, the bound of theorems 6.2 and 6.3, by "
+                "which steps is chosen here; give steps, or a smaller step."
+            )
+            base.warn_if_above(step_size, 1 / known.smoothness, words)
+        steps = theory_steps(problem, clip, step_size, initial_gap, mu)
     steps = _validate.int32_count("steps", steps)
     batch = problem.data_size if batch_size is None else batch_size
     query = base.calibrated_query(
@@ -97,19 +98,19 @@ def dp_gradient_descent(
         bounds=noise_bounds(query, problem.dimension, beta) if certified else None,
         beta=beta,
         proximal=base.proximal(objective),
-        unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
+        unclipped=base.never_clips(objective, budget.relation, clip),
         **problem.plan(steps),
     )
 
 
-def noise_bounds(query: GradientQuery, dimension: int, beta: float) -> NoiseBounds:
+def noise_bounds(query: Query, dimension: int, beta: float) -> NoiseBounds:
     """Returns what the norm of the noise exceeds with probability at most ``beta``."""
     # The norm of p independent normal numbers has a chi distribution.
     noise = float(query.stddev) * chi_quantile(dimension, 1 - beta)
-    return NoiseBounds(round_up(noise + CLIP_SLACK * float(query.clip_norm)), None)
+    return NoiseBounds(round_up(noise + CLIP_SLACK * float(query.bound())), None)
 
 
-def default_step_size(objective: Objective) -> float:
+def default_step_size(objective: objectives.Objective) -> float:
     """Returns 1 / smoothness of what is differentiated, or the objective's own default."""
     if objective.constants is not None and base.proximal(objective):
         return 1 / objective.constants.smoothness
@@ -123,7 +124,9 @@ def default_step_size(objective: Objective) -> float:
     return 1 / base.required("step_size", objective.smoothness, None, objective)
 
 
-def batch_step_size(objective: Objective, step_size: float | None, factor: float) -> float:
+def batch_step_size(
+    objective: objectives.Objective, step_size: float | None, factor: float
+) -> float:
     """Returns a step size, by default ``factor`` over the smoothness of one record's loss."""
     if step_size is None:
         # A batch is a part of the data term: the regularizer's smoothness does not count.
@@ -131,38 +134,28 @@ def batch_step_size(objective: Objective, step_size: float | None, factor: float
     return base.positive_leaf("step_size", step_size)
 
 
-def _warn_if_long(objective: Objective, step_size: float) -> None:
-    smooth = objective.constants and (
-        objective.constants.smoothness if base.proximal(objective) else objective.smoothness
-    )
-    if smooth and step_size > 1 / smooth * (1 + 1e-6):
-        warnings.warn(
-            f"step_size={step_size:g} is above 1 / smoothness = {1 / smooth:g}, the bound of "
-            "theorems 6.2 and 6.3, by which steps is chosen here; give steps, or a smaller step.",
-            stacklevel=3,
-        )
-
-
 def theory_steps(
-    problem: base.Problem, clip: float, step_size: float, initial_gap: float | None
+    problem: base.Problem,
+    clip: float,
+    step_size: float,
+    initial_gap: float | None,
+    mu: float | None = None,
 ) -> int:
-    """Returns the T that minimises theorem 6.3's bound on the mean squared gradient."""
-    # 2 gap / (eta T) + T p sigma_1^2 is least where its terms are equal.
+    """Returns the T up to 2,048 that minimises theorem 6.3's bound on the mean squared gradient.
+
+    With mu it is theorem 6.2's bound on L(w_T) - min L.
+    """
     gap = base.initial_gap(problem.objective, initial_gap)
-    best = math.sqrt(2 * gap / (step_size * problem.dimension)) / noise_of_one(problem, clip)
-    return int(min(max(round(best), 1), base.MAX_STEPS))
-
-
-def polyak_lojasiewicz_steps(
-    problem: base.Problem, clip: float, step_size: float, initial_gap: float | None, mu: float
-) -> int:
-    """Returns the T up to 2,048 that minimises theorem 6.2's bound on L(w_T) - min L."""
+    stddev = noise_of_one(problem, clip)
+    if mu is None:
+        # 2 gap / (eta T) + T p sigma_1^2 is least where its terms are equal.
+        best = math.sqrt(2 * gap / (step_size * problem.dimension)) / stddev
+        return int(min(max(round(best), 1), base.MAX_STEPS))
     # For eta at most 1 / M one step leaves at most q = 1 - mu eta of the gap, and adds at most
     # M eta^2 p sigma^2 / 2 <= eta p sigma^2 / 2. T steps cost sigma^2 = T sigma_1^2, so that the
     # bound is q^T gap + (1 - q^T) T p sigma_1^2 / (2 mu). Its least T is about the theorem's,
     # log(2 mu gap / (p sigma_1^2)) / (mu eta), here with the constants.
-    gap = base.initial_gap(problem.objective, initial_gap)
-    noise = problem.dimension * noise_of_one(problem, clip) ** 2 / (2 * mu)
+    noise = problem.dimension * stddev**2 / (2 * mu)
     steps = np.arange(1, base.MAX_STEPS + 1)
     remaining = max(1 - mu * step_size, 0.0) ** steps
     return int(steps[np.argmin(remaining * gap + (1 - remaining) * steps * noise)])
@@ -176,7 +169,7 @@ def noise_of_one(problem: base.Problem, clip: float) -> float:
     return multiplier * float(query.sensitivity)
 
 
-def _check_polyak_lojasiewicz(objective: Objective, mu: float | None) -> float | None:
+def _check_polyak_lojasiewicz(objective: objectives.Objective, mu: float | None) -> float | None:
     if mu is None:
         return None
     largest = math.inf if objective.smoothness is None else objective.smoothness

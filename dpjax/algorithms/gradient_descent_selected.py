@@ -7,16 +7,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax import _validate
+from dpjax import _validate, objectives
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
-from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, gumbel_multiplier, round_up
+from dpjax.accounting import Event, PrivacyBudget, compose, gumbel_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.base import StepInfo
-from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify, scope_of
+from dpjax.algorithms.certificate import Certificate, NoiseBounds, certify
 from dpjax.algorithms.gradient_descent import default_step_size, noise_bounds, theory_steps
-from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, Query, SelectionQuery
+from dpjax.oracles import GradientQuery, SelectionQuery
 
 
 class SelectedState(NamedTuple):
@@ -35,7 +34,7 @@ class SelectedState(NamedTuple):
 
 
 @pytree_dataclass
-class SelectedGradientDescent(base.Algorithm):
+class SelectedGradientDescent(base.FieldsAlgorithm):
     """Configuration of DP-GD with selection; made by ``dp_gradient_descent_with_selection``."""
 
     query: GradientQuery
@@ -50,10 +49,6 @@ class SelectedGradientDescent(base.Algorithm):
     @property
     def title(self) -> str:
         return "DP-GD with selection" + " (by released gradients)" * (self.selection is None)
-
-    @property
-    def queries(self) -> tuple[Query, ...]:
-        return (self.query,) if self.selection is None else (self.query, self.selection)
 
     @property
     def event(self) -> Event:
@@ -113,13 +108,11 @@ class SelectedGradientDescent(base.Algorithm):
             return None, None
         output = self.output(state)
         gradient = jax.tree.map(lambda stacked: stacked[state.selected], state.gradients)
-        upper, _ = certify(self.objective, output, gradient, None, self.bounds)
-        scope = scope_of(self.unclipped and bounded_rows)
-        return Certificate(upper, None, self.beta, "output", scope), output
+        return certify(self, output, (gradient, None), "output", bounded_rows)
 
 
 def dp_gradient_descent_with_selection(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -139,8 +132,6 @@ def dp_gradient_descent_with_selection(
 ) -> SelectedGradientDescent:
     """Returns DP-GD that ends with the private selection of an alpha-SOSP among its iterates.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       steps: T; by default as ``dp_gradient_descent``. The last gradient is only for the selection.
       step_size: eta; by default 1 / smoothness of the whole objective.
@@ -154,6 +145,7 @@ def dp_gradient_descent_with_selection(
       hessian_clip_norm: bound on one record's Hessian; by default its smoothness.
       hessian_lipschitz: rho; by default the objective's constant.
       certify: ``"output"`` or None.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with Gaussian noise and one index among K, chosen by
       the exponential mechanism. The gradient test reuses the released gradients and is free; only
@@ -164,7 +156,6 @@ def dp_gradient_descent_with_selection(
     Reference: Wang, Chen and Xu (ICML 2019), the descent and selection that Wang and Xu (2020),
       remark 2, compare with.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_gradient_descent_with_selection(
     ...     objectives.logistic(), budget, data_size=10_000, dimension=10)
@@ -183,18 +174,19 @@ def dp_gradient_descent_with_selection(
         steps = theory_steps(problem, clip, step_size, initial_gap)
     steps = _validate.int32_count("steps", steps)
     candidates = _validate.positive_int("candidates", candidates)
+    alpha, usual = base.positive_leaf("alpha", alpha), objective.hessian_lipschitz
+    rho = base.required("hessian_lipschitz", hessian_lipschitz, usual, objective)
+    curvature = math.sqrt(_validate.normal("hessian_lipschitz", rho) * alpha)
     selection = _selection(
         problem,
         selection_epsilon,
         clip_norm=hessian_clip,
-        **_tolerances(objective, alpha, hessian_lipschitz),
+        gradient_tolerance=alpha,
+        curvature_tolerance=base.positive_leaf("sqrt(hessian_lipschitz alpha)", curvature),
         candidates=candidates,
     )
-    query = GradientQuery(
-        setting=problem.setting,
-        noise_multiplier=_gradient_multiplier(problem, steps, selection),
-        clip_norm=clip,
-    )
+    unit = GradientQuery(setting=problem.setting, noise_multiplier=1.0, clip_norm=clip)
+    query = problem.calibrated(unit, lambda query: _event(query, steps, selection))
     beta = _validate.open_unit("beta", beta)
     algorithm = SelectedGradientDescent(
         query=query,
@@ -205,7 +197,7 @@ def dp_gradient_descent_with_selection(
         beta=beta,
         candidates=candidates,
         certified=certify is not None,
-        unclipped=base.never_clips(objective, clip) and budget.relation != "add_or_remove_one",
+        unclipped=base.never_clips(objective, budget.relation, clip),
         **problem.plan(steps),
     )
     problem.check_spent(algorithm.event)
@@ -236,27 +228,5 @@ def _selection(
     )
 
 
-def _tolerances(
-    objective: Objective, alpha: float, hessian_lipschitz: float | None
-) -> dict[str, float]:
-    alpha = base.positive_leaf("alpha", alpha)
-    usual = objective.hessian_lipschitz
-    rho = base.required("hessian_lipschitz", hessian_lipschitz, usual, objective)
-    curvature = math.sqrt(_validate.normal("hessian_lipschitz", rho) * alpha)
-    curvature = base.positive_leaf("sqrt(hessian_lipschitz alpha)", curvature)
-    return {"gradient_tolerance": alpha, "curvature_tolerance": curvature}
-
-
 def _event(query: GradientQuery, steps: int, selection: SelectionQuery | None) -> Event:
     return compose([query.event(steps), *([] if selection is None else [selection.event(1)])])
-
-
-def _gradient_multiplier(
-    problem: base.Problem, steps: int, selection: SelectionQuery | None
-) -> float:
-    def event(multiplier: float) -> Event:
-        # The clip norm changes nothing: a multiplier is relative to it.
-        unit = GradientQuery(setting=problem.setting, noise_multiplier=multiplier, clip_norm=1.0)
-        return _event(unit, steps, selection)
-
-    return calibrate(event, problem.budget, problem.accountant)

@@ -7,7 +7,7 @@ from dpjax.accounting import PrivacyBudget, gaussian_multiplier
 from dpjax.algorithms import base
 from dpjax.algorithms.perturbed_minimum import Perturbation, one_release
 from dpjax.objectives import Objective
-from dpjax.oracles.histogram import BinsLoss, HistogramQuery
+from dpjax.oracles.counts import BinsLoss, HistogramQuery
 
 
 def histograms(
@@ -19,18 +19,10 @@ def histograms(
 ) -> Perturbation:
     """Returns the release of the share of records in each bin of each column, in place of params.
 
-    Args:
-      sizes: number of bins of each column; public.
-      budget: what the release may spend.
-      data_size: n, declared; of units where there are units.
-      most: the most that a record adds to each further sum, see ``BinsLoss``; public.
-      of_units: whether examples are units, of whose records the mean counts.
+    ``sizes`` are the columns' numbers of bins, ``most`` what a record adds at most to each further
+    sum, see ``BinsLoss``. Of units, ``data_size`` counts these, and of each the records' mean.
 
-    Privacy: one Gaussian mechanism, see ``HistogramQuery``.
-
-    >>> algorithm = histograms((21, 3), PrivacyBudget(0.1, 1e-6), 10_000)
-    >>> round(algorithm.event.releases[0].sensitivity * 10_000, 3)
-    1.417
+    Privacy: one Gaussian mechanism, see ``HistogramQuery``; sizes and most are public.
     """
     objective, dimension = Objective(BinsLoss(tuple(sizes)), name="bins"), sum(sizes) + len(most)
     objective = objective.of_units() if of_units else objective

@@ -1,7 +1,6 @@
 """DP-AccMD (Wang, Ye and Xu 2017, algorithm 3): accelerated mirror descent inside a ball."""
 
 import math
-import warnings
 from typing import NamedTuple
 
 import jax
@@ -9,14 +8,13 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from dpjax import _validate
+from dpjax import _validate, objectives
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.base import StepInfo
 from dpjax.algorithms.gradient_descent import noise_of_one
-from dpjax.objectives import L1Ball, L2Ball, Objective
 from dpjax.oracles import GradientQuery
 
 
@@ -52,9 +50,8 @@ class MirrorDescent(base.SingleQueryAlgorithm):
         point = jnp.where(outside, flat * (self.radius / jnp.where(outside, length, 1)), flat)
         point = point.astype(flat.dtype)
         dual = to_dual(point, p_norm(self.dimension)) if self.ball == "l1" else point
-        return MirrorState(
-            optax.tree.cast_like(unravel(point), params), point, dual, jnp.zeros((), jnp.int32)
-        )
+        start = optax.tree.cast_like(unravel(point), params)
+        return MirrorState(start, point, dual, jnp.zeros((), jnp.int32))
 
     def step(self, key: Array, state: MirrorState, ask: base.Ask) -> tuple[MirrorState, StepInfo]:
         # One noisy gradient, asked at x between y and z and used by both:
@@ -85,12 +82,12 @@ class MirrorDescent(base.SingleQueryAlgorithm):
 
 
 def dp_accelerated_mirror_descent(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
     dimension: int,
-    domain: L2Ball | L1Ball | None = None,
+    domain: objectives.L2Ball | objectives.L1Ball | None = None,
     steps: int | None = None,
     step_size: float | None = None,
     smoothness: float | None = None,
@@ -101,8 +98,6 @@ def dp_accelerated_mirror_descent(
 
     On the l1 ball the noise is felt in the largest of its p entries and not in their norm, so that
     the bound on the excess risk grows with ln p, that of projected gradient descent with sqrt(p).
-
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
 
     Args:
       objective: what to minimise, convex; its regularizer must be smooth.
@@ -115,6 +110,7 @@ def dp_accelerated_mirror_descent(
       smoothness: L with respect to the norm of the ball; by default the objective's l2 smoothness,
         which serves both. Entries |x_ij| <= b make it b^2 times that of the l1 norm, and T about
         b times that many: declare it where b is public. Only utility depends on it.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, one an iteration; z, y and all
       that lies between them are post-processing.
@@ -136,7 +132,6 @@ def dp_accelerated_mirror_descent(
 
       where V = E |noise|_*^2 is at most sigma^2 (width^2 + 1), width that of the unit ball.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_accelerated_mirror_descent(objectives.logistic(), budget,
     ...     data_size=10_000, dimension=20_000, domain=objectives.L1Ball(20.0))
@@ -146,18 +141,27 @@ def dp_accelerated_mirror_descent(
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     ball = geometry(domain, problem.dimension)
-    bound = _smoothness(objective, smoothness)
+    if base.proximal(objective):
+        raise ValueError(
+            f"the regularizer of {objective.name} must be smooth: pass a set as domain=, and an "
+            "l1 penalty as the L1Ball it stands for."
+        )
+    bound = base.required("smoothness", smoothness, objective.smoothness, objective)
+    bound = _validate.normal("smoothness", bound)
     if steps is None:
         steps = theory_steps(ball, bound, noise_of_one(problem, clip))
     steps = _validate.int32_count("steps", steps)
     query = base.calibrated_query(problem, GradientQuery, steps, problem.data_size, clip_norm=clip)
     if step_size is None:
         step_size = theory_step_size(ball, bound, float(query.stddev), steps)
+    step_size, most = base.positive_leaf("step_size", step_size), 1 / bound
+    holds = "to which the theory of DP-AccMD holds; the guarantee of privacy stands."
+    base.warn_if_above(step_size, most, f"1 / smoothness = {most:g}, {holds}")
     return MirrorDescent(
         query=query,
-        step_size=_check_step_size(step_size, bound),
+        step_size=step_size,
         radius=base.positive_leaf("radius", domain.radius),  # pyright: ignore
-        ball="l1" if isinstance(domain, L1Ball) else "l2",
+        ball="l1" if isinstance(domain, objectives.L1Ball) else "l2",
         **problem.plan(steps),
     )
 
@@ -172,19 +176,19 @@ class Geometry(NamedTuple):
     Hessian, p on the l2 ball and 1 on the l1 ball."""
 
 
-def geometry(domain: L2Ball | L1Ball | None, dimension: int) -> Geometry:
+def geometry(domain: objectives.L2Ball | objectives.L1Ball | None, dimension: int) -> Geometry:
     """Returns the numbers of a ball, or raises for a domain without a Bregman projection here."""
     if domain is None:
         raise ValueError(
             "domain is required: DP-AccMD stays in a bounded set. Pass L2Ball(radius) or "
             "L1Ball(radius) of dpjax.objectives, on the command line --domain l2:10 or l1:10."
         )
-    if not isinstance(domain, L2Ball | L1Ball):
+    if not isinstance(domain, objectives.L2Ball | objectives.L1Ball):
         raise ValueError(
             f"domain must be an L2Ball or an L1Ball of dpjax.objectives, got {domain!r}; "
             "dp_gradient_descent projects on any convex set that is the objective's regularizer."
         )
-    if isinstance(domain, L2Ball):
+    if isinstance(domain, objectives.L2Ball):
         return Geometry(domain.radius**2 / 2, float(dimension))
     return Geometry(domain.radius**2 / (2 * p_norm(dimension).modulus), 1.0)
 
@@ -208,28 +212,6 @@ def theory_step_size(ball: Geometry, smoothness: float, stddev: float, steps: in
     squares = (steps + 1) * (steps + 2) * (2 * steps + 3) / 6 - 1  # of 2 .. T + 1
     noise = stddev * math.sqrt(ball.noise * squares / (8 * ball.spread))
     return 1 / (smoothness + noise)
-
-
-def _smoothness(objective: Objective, given: float | None) -> float:
-    if base.proximal(objective):
-        raise ValueError(
-            f"the regularizer of {objective.name} must be smooth: pass a set as domain=, and an "
-            "l1 penalty as the L1Ball it stands for."
-        )
-    smoothness = base.required("smoothness", given, objective.smoothness, objective)
-    return _validate.normal("smoothness", smoothness)
-
-
-def _check_step_size(step_size: float, smoothness: float) -> float:
-    leaf = base.positive_leaf("step_size", step_size)
-    if leaf > 1 / smoothness * (1 + 1e-6):
-        warnings.warn(
-            f"step_size={step_size:g} is above 1 / smoothness = {1 / smoothness:g}, to which the "
-            "theory of DP-AccMD holds; the guarantee of privacy stands.",
-            UserWarning,
-            stacklevel=3,
-        )
-    return leaf
 
 
 class PNorm(NamedTuple):

@@ -7,14 +7,13 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from dpjax import _validate
+from dpjax import _validate, objectives
 from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.base import StepInfo
-from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, NewtonQuery, Query
+from dpjax.oracles import GradientQuery, NewtonQuery
 
 MAX_STEPS = 256
 _STEPS = 12
@@ -27,7 +26,7 @@ class NewtonState(NamedTuple):
 
 
 @pytree_dataclass
-class Newton(base.Algorithm):
+class Newton(base.FieldsAlgorithm):
     """Configuration of DP-Newton; made by ``dp_newton``."""
 
     gradient: GradientQuery
@@ -35,10 +34,6 @@ class Newton(base.Algorithm):
     step_size: Array | float
 
     title = "DP-Newton, double noise"
-
-    @property
-    def queries(self) -> tuple[Query, ...]:
-        return (self.gradient, self.direction)
 
     @property
     def event(self) -> Event:
@@ -64,7 +59,7 @@ class Newton(base.Algorithm):
 
 
 def dp_newton(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -80,8 +75,6 @@ def dp_newton(
 ) -> Newton:
     """Returns the private Newton method with double noise, calibrated to the budget.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       objective: what to minimise; meant for convex losses of a margin. For others the negative part
         of the curvature counts as 0.
@@ -92,8 +85,7 @@ def dp_newton(
       gradient_share: part of the privacy, as mu^2 of Gaussian differential privacy, that goes to
         the gradients.
       step_size: of the Newton step; 1 is the paper's, smaller is damped.
-      hessian_clip_norm: bound on one record's Hessian in the Frobenius norm; by default its
-        smoothness, which it never exceeds for a margin loss on rows |x| <= 1.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T noisy gradients g and T noisy directions f(H) g, each one Gaussian; H itself
       never leaves. The second noise is scaled by |g|, which was released before. See
@@ -102,7 +94,6 @@ def dp_newton(
     Reference: Ganesh, Haghifam, Steinke and Thakurta, "Faster differentially private convex
       optimization via second-order methods" (2023), algorithm 3, accounted exactly.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_newton(objectives.logistic(), budget, data_size=10_000, dimension=10)
     >>> [(release.name, release.count) for release in algorithm.event.releases]
@@ -114,20 +105,21 @@ def dp_newton(
     steps = _validate.int32_count("steps", _STEPS if steps is None else steps)
     fraction = _validate.open_unit("gradient_share", gradient_share)
     draws = 2 * problem.dimension  # a gradient and a direction
-    # 1 / multiplier^2 of Gaussians adds up, as mu^2 does: each part takes its fraction of it.
     multiplier = gaussian_multiplier(budget, steps, accountant, noise_draws=draws)
-    for_direction = round_up(multiplier / math.sqrt(1 - fraction))
-    # The floor bounds the inverse's sensitivity: the more noise, the higher it pays to lift it.
     if floor is None:
-        floor = default_floor(problem, hessian_clip, for_direction)
-    for_gradient = round_up(multiplier / math.sqrt(fraction))
+        # It bounds the inverse's sensitivity: the more noise, the higher it pays to lift it. The
+        # paper estimates the trace at every step, which costs budget and moves its cube root by
+        # little. zCDP of one direction is 1 / (2 multiplier^2), for records that move the mean by
+        # 1/n.
+        for_direction = round_up(multiplier / math.sqrt(1 - fraction))
+        moved = problem.setting.sampler.scale(for_direction, budget.relation)
+        floor = float((2 * hessian_clip * moved**2) ** (1 / 3))
     algorithm = Newton(
-        gradient=GradientQuery(
-            setting=problem.setting, noise_multiplier=for_gradient, clip_norm=clip
-        ),
-        direction=NewtonQuery(
-            setting=problem.setting,
-            noise_multiplier=for_direction,
+        gradient=problem.part(GradientQuery, multiplier, fraction, clip_norm=clip),
+        direction=problem.part(
+            NewtonQuery,
+            multiplier,
+            1 - fraction,
             clip_norm=hessian_clip,
             floor=base.positive_leaf("floor", floor),
             modification=modification,
@@ -138,11 +130,3 @@ def dp_newton(
     )
     problem.check_spent(algorithm.event)
     return algorithm
-
-
-def default_floor(problem: base.Problem, hessian_clip: float, multiplier: float) -> float:
-    """Returns the paper's floor, with a public bound on the trace of the Hessian."""
-    # The paper estimates the trace at every step, which costs budget and moves its cube root by
-    # little. zCDP of one direction is 1 / (2 multiplier^2), for records that move the mean by 1/n.
-    moved = problem.setting.sampler.scale(multiplier, problem.budget.relation)
-    return (2 * hessian_clip * moved**2) ** (1 / 3)

@@ -9,25 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpjax import _validate
+from dpjax import _validate, objectives, oracles
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.base import StepInfo
-from dpjax.algorithms.inference import PopulationBars
-from dpjax.algorithms.trust_region import joint_weights
-from dpjax.objectives import Objective
+from dpjax.algorithms.certificate import PopulationBars
+from dpjax.algorithms.trust_region import joint_weights, start
 from dpjax.objectives.regression import Residual, Reweighted
 from dpjax.objectives.units import UnitLoss
-from dpjax.oracles import (
-    CovarianceQuery,
-    FittedQuery,
-    JointQuery,
-    NormsQuery,
-    Query,
-    SecondOrderAnswer,
-)
 
 # Parts of mu^2: of the approach, the histogram, the last step and the covariance.
 _APPROACH, _NORMS, _LAST, _COVARIANCE = 0.37, 0.03, 0.5, 0.1
@@ -50,7 +41,7 @@ class NoisyNewtonState(NamedTuple):
     params: Params
     point: Params
     """Where the last gradient and Hessian were asked."""
-    answer: SecondOrderAnswer
+    answer: oracles.SecondOrderAnswer
     covariance: Array
     """Of a record's gradient, (p, p)."""
     fitted: Array
@@ -58,13 +49,13 @@ class NoisyNewtonState(NamedTuple):
 
 
 @pytree_dataclass
-class NoisyNewton(base.Algorithm):
+class NoisyNewton(base.FieldsAlgorithm):
     """Configuration of noisy Newton; made by ``noisy_newton``."""
 
-    approach: JointQuery
-    norms: NormsQuery | None
-    last: FittedQuery
-    covariance: CovarianceQuery
+    approach: oracles.JointQuery
+    norms: oracles.NormsQuery | None
+    last: oracles.FittedQuery
+    covariance: oracles.CovarianceQuery
     fits: bool = static()
     """Whether the last step, too, has the clip norm that fits."""
     unclipped: bool = static()
@@ -72,12 +63,7 @@ class NoisyNewton(base.Algorithm):
     title = "Noisy Newton"
 
     @property
-    def queries(self) -> tuple[Query, ...]:
-        found = () if self.norms is None else (self.norms,)
-        return (self.approach, *found, self.last, self.covariance)
-
-    @property
-    def objective(self) -> Objective:
+    def objective(self) -> objectives.Objective:
         return self.last.objective
 
     @property
@@ -86,16 +72,14 @@ class NoisyNewton(base.Algorithm):
         return compose([first.event(int(self.steps)), *(query.event(1) for query in others)])
 
     def init(self, params: Params) -> NoisyNewtonState:
-        zero = jnp.zeros_like(ravel_pytree(at_least_float32(params))[0])
-        square = jnp.zeros((zero.size, zero.size), zero.dtype)
-        answer = SecondOrderAnswer(zero, square)
-        return NoisyNewtonState(params, params, answer, square, jnp.ones((), zero.dtype))
+        answer = start(params).answer
+        one = jnp.ones((), answer.hessian.dtype)
+        return NoisyNewtonState(params, params, answer, answer.hessian, one)
 
     def step(
         self, key: Array, state: NoisyNewtonState, ask: base.Ask
     ) -> tuple[NoisyNewtonState, StepInfo]:
-        answer = ask(self.approach, state.params)
-        return self._moved(state, answer, self.approach)
+        return self._moved(state, ask(self.approach, state.params), self.approach)
 
     def finalize(self, key: Array, state: NoisyNewtonState, ask: base.Ask) -> NoisyNewtonState:
         if self.norms is not None:
@@ -112,7 +96,7 @@ class NoisyNewton(base.Algorithm):
 
     @jax.default_matmul_precision("highest")
     def _moved(
-        self, state: NoisyNewtonState, answer: SecondOrderAnswer, query: JointQuery
+        self, state: NoisyNewtonState, answer: oracles.SecondOrderAnswer, query: oracles.JointQuery
     ) -> tuple[NoisyNewtonState, StepInfo]:
         """The state after a Newton step on noisy data terms at ``state.params``."""
         unravel = ravel_pytree(at_least_float32(state.params))[1]
@@ -125,7 +109,7 @@ class NoisyNewton(base.Algorithm):
         return state._replace(params=params, point=state.params, answer=answer), info
 
     def _model(
-        self, params: Params, answer: SecondOrderAnswer, query: JointQuery
+        self, params: Params, answer: oracles.SecondOrderAnswer, query: oracles.JointQuery
     ) -> tuple[Array, Array, Array, Array]:
         """Gradient, inverse Hessian, Hessian, and its smallest eigenvalue over the noise's norm.
 
@@ -193,7 +177,7 @@ class NoisyNewton(base.Algorithm):
         )
 
 
-def _of_a_row(objective: Objective) -> Objective:
+def _of_a_row(objective: objectives.Objective) -> objectives.Objective:
     """The objective whose constants a mean over a unit's records has too."""
     loss = objective.loss
     if not isinstance(loss, UnitLoss) or objective.averaged is None:
@@ -202,20 +186,19 @@ def _of_a_row(objective: Objective) -> Objective:
     return dataclasses.replace(objective, loss=loss.loss, linear=loss.linear, margin=margin)
 
 
-def _approached(objective: Objective) -> Objective:
+def _approached(objective: objectives.Objective) -> objectives.Objective:
     """The same, but for robust losses, whose own curvature is no guide from far away."""
     form, loss = objective.of_scores, objective.loss
     if not isinstance(form, Residual) or form.constants is None:
         return objective
+    linear = Reweighted(form)
     if isinstance(loss, UnitLoss):
-        return dataclasses.replace(
-            objective, loss=dataclasses.replace(loss, linear=Reweighted(form))
-        )
-    return dataclasses.replace(objective, linear=Reweighted(form))
+        return dataclasses.replace(objective, loss=dataclasses.replace(loss, linear=linear))
+    return dataclasses.replace(objective, linear=linear)
 
 
 def noisy_newton(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -227,8 +210,6 @@ def noisy_newton(
 ) -> NoisyNewton:
     """Returns noisy Newton, whose solution has standard errors for a population.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       objective: a loss of linear scores, for the standard errors; rows have norm at most 1.
       steps: Newton steps before the last one; by default 2, 1 for the squared loss and 3 for
@@ -236,8 +217,7 @@ def noisy_newton(
       clip_norm: bound on one record's gradient; by default the Lipschitz constant. For the
         covariance, and the last step of a squared loss, a smaller one is found from a noisy
         histogram of gradients' norms.
-      hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
-        smoothness, or what a joint release has at no cost.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases ``steps`` + 1 times gradient and Hessian of all records as one Gaussian, the
       last with half of the privacy as mu^2; a histogram of norms, unless ``clip_norm`` is given;
@@ -247,7 +227,6 @@ def noisy_newton(
       optimization" (2023); the joint release, the fitted clip norm, and the covariance given the
       released Hessian, are ours.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = noisy_newton(objectives.logistic(), budget, data_size=10_000, dimension=10)
     >>> [release.name for release in algorithm.event.releases][1:]
@@ -283,16 +262,18 @@ def noisy_newton(
 
     weights = {"gradient_weight": of_gradient, "hessian_weight": of_hessian}
     approach = _APPROACH if fitted else _APPROACH + _NORMS
-    public = budget.relation != "add_or_remove_one"
-    first = asked(JointQuery, approach / steps, **weights)
+    first = asked(oracles.JointQuery, approach / steps, **weights)
     setting = dataclasses.replace(first.setting, objective=_approached(first.objective))
+    unclipped = base.never_clips(_of_a_row(objective), budget.relation, clip)
+    if fitted and fits:  # so few records are clipped that their bias is far below the noise
+        unclipped = budget.relation != "add_or_remove_one"
     algorithm = NoisyNewton(
         approach=dataclasses.replace(first, setting=setting),
-        norms=asked(NormsQuery, _NORMS, clip_norm=clip) if fitted else None,
-        last=asked(FittedQuery, _LAST, label="last_gradient_and_hessian", **weights),
-        covariance=asked(CovarianceQuery, _COVARIANCE, clip_norm=clip),
+        norms=asked(oracles.NormsQuery, _NORMS, clip_norm=clip) if fitted else None,
+        last=asked(oracles.FittedQuery, _LAST, label="last_gradient_and_hessian", **weights),
+        covariance=asked(oracles.CovarianceQuery, _COVARIANCE, clip_norm=clip),
         fits=fitted and fits,
-        unclipped=public and ((fitted and fits) or base.never_clips(_of_a_row(objective), clip)),
+        unclipped=unclipped,
         **problem.plan(steps, 1),
     )
     problem.check_spent(algorithm.event)

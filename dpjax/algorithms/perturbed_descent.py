@@ -3,11 +3,10 @@
 import dataclasses
 import math
 
-from dpjax import _validate
-from dpjax.accounting import Event, PrivacyBudget, ball_radius, ball_share, epsilon, round_up
+from dpjax import _validate, objectives
+from dpjax.accounting import PrivacyBudget, ball_radius, ball_share, epsilon, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.descent import Descent, Steps
-from dpjax.objectives import Objective
 from dpjax.oracles import BallQuery, poisson_sampler
 
 TITLE = "PrGD (ball noise)"
@@ -19,7 +18,7 @@ _LARGEST = 2.0**100
 
 
 def perturbed_gradient_descent(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -39,8 +38,6 @@ def perturbed_gradient_descent(
     At the same delta and epsilon = 1 Gaussian noise is 10^4 times smaller: to train a model take
     ``dp_gradient_descent`` or ``dp_sgd``. This is the paper's method, for comparisons.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       budget: what a whole run may spend. The noise is calibrated to its delta alone; the guarantee
         is (0, delta), and so holds at every epsilon.
@@ -56,6 +53,7 @@ def perturbed_gradient_descent(
       acknowledge_weak_delta: True allows a delta above 1/n, which publishing a random record in
         full would meet.
       accountant: ``"pld"``, the closed form; ball noise has no Renyi divergence.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with ball noise, each of its own Poisson batch. It is
       (0, 1 - (1 - q delta_1)^T)-private, exactly: with up to that probability an answer shows for
@@ -65,7 +63,6 @@ def perturbed_gradient_descent(
     Reference: Tholeti et al., "On the differentially private nature of perturbed gradient
       descent" (2021), algorithm 1 and theorem 1, with Poisson batches in place of one index.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-5)
     >>> algorithm = perturbed_gradient_descent(
     ...     objectives.logistic(), budget, data_size=7_000, dimension=10, steps=5)
@@ -96,9 +93,17 @@ def perturbed_gradient_descent(
     if multiplier > _LARGEST:
         raise ValueError(f"delta={budget.delta:g} is too small for any noise here; raise it.")
     query = dataclasses.replace(unit, noise_multiplier=multiplier)
-    base.check_noise(query.event(steps))
+    event = query.event(steps)
+    base.check_noise(event)
     # Not ``check_spent``: epsilon is 0 or infinite at this delta, and the error should state delta.
-    _check_delta(query.event(steps), budget)
+    if epsilon(event, (1 - _ROUNDING) * budget.delta, budget.relation) > 0:
+        (release,) = event.releases
+        # Overflowing batches cost (1 + e^epsilon) times their probability, and epsilon is 0.
+        delta = release.certain_delta() + 2 * event.failure_probability
+        raise ValueError(
+            f"this noise gives delta {delta:.4g} at every epsilon ({budget.relation}), over the "
+            f"budget of {budget.delta:g}; raise the radius, or leave it out."
+        )
     if step_size is None:
         # T steps of independent noise move the parameters by sqrt(T) times one.
         step_size = 1 / (float(query.radius) * math.sqrt(steps))
@@ -131,15 +136,4 @@ def _check_choices(
             "random record in full is (0, 1/n)-private, and for ball noise delta is the whole "
             "guarantee, the same at every epsilon. Lower delta, or pass "
             "acknowledge_weak_delta=True to accept this one."
-        )
-
-
-def _check_delta(event: Event, budget: PrivacyBudget) -> None:
-    if epsilon(event, (1 - _ROUNDING) * budget.delta, budget.relation) > 0:
-        (release,) = event.releases
-        # Overflowing batches cost (1 + e^epsilon) times their probability, and epsilon is 0.
-        delta = release.certain_delta() + 2 * event.failure_probability
-        raise ValueError(
-            f"this noise gives delta {delta:.4g} at every epsilon ({budget.relation}), over the "
-            f"budget of {budget.delta:g}; raise the radius, or leave it out."
         )

@@ -2,15 +2,15 @@
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from dpjax import objectives
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import Event, PrivacyBudget, calibrate, gaussian_multiplier
+from dpjax.accounting import PrivacyBudget, gaussian_multiplier
 from dpjax.algorithms import base
-from dpjax.objectives import L2, Objective, margin_derivatives
-from dpjax.oracles import MinimizerQuery, ObjectiveQuery, Query, Setting, iterations_of
+from dpjax.oracles import MinimizerQuery, ObjectiveQuery, Query, iterations_of
 
 # What stopping short of the minimum may add to the sensitivity, as a fraction of it.
 _SHORT = 1e-3
@@ -52,7 +52,7 @@ class Perturbation(base.SingleQueryAlgorithm):
 
 
 def output_perturbation(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -64,14 +64,13 @@ def output_perturbation(
     The noise has standard deviation about G / (n mu) times the multiplier of one Gaussian: strong
     regularization keeps it small, but moves the minimum.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       objective: a convex loss of the margin with constants, such as ``logistic_l2``; its
         regularizer must be ``L2`` of a strength mu above 0. The query scales features longer than
         1 to length 1, so that G and M hold, and minimises the objective of the scaled records.
       budget: what the release may spend, between data sets of the same public n (not
         ``"add_or_remove_one"``, under which no number of steps is sure to find the minimum).
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases one vector by the Gaussian mechanism. For a margin of your own its convexity,
       and that M bounds phi'', are yours to prove: here they are only checked at many margins. G is
@@ -80,7 +79,6 @@ def output_perturbation(
     Reference: Chaudhuri, Monteleoni and Sarwate (2011), algorithm 1, with Gaussian noise; Wu et al.
       (2017) and Zhang et al. (2017) for minimisers that are not exact.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = output_perturbation(
     ...     objectives.logistic_l2(1e-2), budget, data_size=10_000, dimension=10)
@@ -92,7 +90,8 @@ def output_perturbation(
     # Both of two neighbouring minimisers may be missed, each by half of what is allowed.
     short = problem.setting.sampler.scale(_SHORT / 2, budget.relation)
     query = MinimizerQuery(
-        setting=exact_setting(problem, objective),
+        # With the objective in float64, as passed: it is structure there, and no number a leaf.
+        setting=dataclasses.replace(problem.setting, objective=objective),
         noise_multiplier=gaussian_multiplier(budget, 1, accountant, noise_draws=problem.dimension),
         iterations=iterations_of(objective, short),
     )
@@ -100,7 +99,7 @@ def output_perturbation(
 
 
 def objective_perturbation(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -123,7 +122,6 @@ def objective_perturbation(
     Reference: Iyengar et al., "Towards practical differentially private convex optimization"
       (2019), algorithm 1; Redberg, Koskela and Wang (2023) for the accounting.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = objective_perturbation(
     ...     objectives.logistic_l2(1e-2), budget, data_size=10_000, dimension=10)
@@ -136,33 +134,34 @@ def objective_perturbation(
             "no Renyi bound is known for objective perturbation; take accountant='pld'."
         )
     check_ridge(objective)
-    _check_falling(problem)
+    rounded: Any = problem.objective
+    first, _ = objectives.margin_derivatives(rounded.margin)
+    if first.max() > 0:
+        raise ValueError(
+            f"the margin loss of {objective.name} must be non-increasing: a derivative of "
+            f"{first.max():g} was found; use output_perturbation."
+        )
+    # One record moves the Hessian by rank 1, and its determinant by a factor of 1 + M / (n mu) at
+    # most: that is e^(epsilon / 2) here. Beyond 709 expm1 overflows.
+    grown = problem.data_size * math.expm1(min(budget.epsilon / 2, 700))
+    least, strength = rounded.constants.smoothness / grown, rounded.regularizer.strength
+    if strength < least:
+        raise ValueError(
+            f"the regularizer's strength must be at least {least:.3g} for this budget, got "
+            f"{strength:g}: below that, the Hessian alone costs half of epsilon or more."
+        )
     # The proof is of the exact minimum: noise of its own hides how far the iterate is from it.
     small = PrivacyBudget(_SHARE * budget.epsilon, _SHARE * budget.delta, budget.relation)
     near = problem.setting.sampler.scale(_NEAR, budget.relation)
-
-    def query(scale: float) -> ObjectiveQuery:
-        return ObjectiveQuery(
-            setting=exact_setting(problem, objective),
-            noise_multiplier=scale,
-            iterations=iterations_of(objective, near),
-            output_multiplier=hidden,
-            dimension=problem.dimension,
-        )
-
-    hidden = gaussian_multiplier(small, 1, noise_draws=problem.dimension)
-
-    def event(scale: float) -> Event:
-        return query(scale).event(1)
-
-    calibrated = query(calibrate(event, budget, accountant))
+    query = ObjectiveQuery(
+        setting=dataclasses.replace(problem.setting, objective=objective),
+        noise_multiplier=1.0,
+        iterations=iterations_of(objective, near),
+        output_multiplier=gaussian_multiplier(small, 1, noise_draws=problem.dimension),
+        dimension=problem.dimension,
+    )
+    calibrated = problem.calibrated(query, lambda query: query.event(1))
     return one_release(problem, calibrated, "objective perturbation")
-
-
-def exact_setting(problem: base.Problem, objective: Objective) -> Setting:
-    """Returns the setting with the objective in float64, as it was passed."""
-    # In these queries it is structure: no number of it becomes a leaf in float32.
-    return dataclasses.replace(problem.setting, objective=objective)
 
 
 def one_release(problem: base.Problem, query: Query, title: str) -> Perturbation:
@@ -171,7 +170,7 @@ def one_release(problem: base.Problem, query: Query, title: str) -> Perturbation
     return Perturbation(query=query, title=title, **problem.plan(1, 1))
 
 
-def check_ridge(objective: Objective) -> None:
+def check_ridge(objective: objectives.Objective) -> None:
     """Raises unless the objective is a convex margin loss plus a squared norm."""
     if objective.margin is None or objective.constants is None:
         raise ValueError(
@@ -180,37 +179,17 @@ def check_ridge(objective: Objective) -> None:
             "constants=."
         )
     regularizer = objective.regularizer
-    if not isinstance(regularizer, L2) or regularizer.strength == 0:
+    if not isinstance(regularizer, objectives.L2) or regularizer.strength == 0:
         raise ValueError(
             f"{objective.name} must be strongly convex by the regularizer L2(strength) with a "
             f"strength above 0, got {regularizer!r}; its noise is G / (n strength)."
         )
     # Checked at many margins, which proves nothing: the docstrings say whose proof it is.
-    _, second = margin_derivatives(objective.margin)
+    _, second = objectives.margin_derivatives(objective.margin)
     lowest, highest = float(second.min()), float(second.max())
     room = 1 + 1e-6
     if not -1e-9 <= lowest <= highest <= objective.constants.smoothness * room:
         raise ValueError(
             f"the margin of {objective.name} must be convex with curvature at most its constant "
             f"smoothness={objective.constants.smoothness:g}, found {lowest:g} to {highest:g}."
-        )
-
-
-def _check_falling(problem: base.Problem) -> None:
-    objective, budget = problem.objective, problem.budget
-    first, _ = margin_derivatives(objective.margin)  # pyright: ignore[reportArgumentType]
-    if first.max() > 0:
-        raise ValueError(
-            f"the margin loss of {objective.name} must be non-increasing: a derivative of "
-            f"{first.max():g} was found; use output_perturbation."
-        )
-    smoothness = objective.constants.smoothness  # pyright: ignore[reportOptionalMemberAccess]
-    # One record moves the Hessian by rank 1, and its determinant by a factor of 1 + M / (n mu) at
-    # most: that is e^(epsilon / 2) here. Beyond 709 expm1 overflows.
-    least = smoothness / (problem.data_size * math.expm1(min(budget.epsilon / 2, 700)))
-    strength = objective.regularizer.strength  # pyright: ignore[reportOptionalMemberAccess]
-    if strength < least:
-        raise ValueError(
-            f"the regularizer's strength must be at least {least:.3g} for this budget, got "
-            f"{strength:g}: below that, the Hessian alone costs half of epsilon or more."
         )

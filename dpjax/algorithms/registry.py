@@ -83,6 +83,7 @@ class Entry:
 
 
 _HALF = Example(settings={"batch_size": 32})  # of its 64 records
+_RIDGE = Example(objective="logistic-l2")
 # What a private search draws from, for the weights of linear models on rows of norm 1.
 _RADII: dict[str, tuple[float, ...]] = {"radius": (3.0, 12.0, 48.0), "damping": (0.25, 1.0)}
 # Audits with 1 record in 5, or in 2, in a batch; and a pass in segments of 10 + 3 x 5 records each:
@@ -91,14 +92,10 @@ _RADII: dict[str, tuple[float, ...]] = {"radius": (3.0, 12.0, 48.0), "damping": 
 _FIFTHS: dict[str, Any] = {"batch_size": 2, "clip_norm": 1.0}
 _HALVES: dict[str, Any] = {"batch_size": 5, "clip_norm": 1.0}
 _CLIPS = {"clip_norm": 1.0, "hessian_clip_norm": 3.0}
-_SEGMENTS: dict[str, Any] = {
-    "batch_size": 10,
-    "step_size": 1.0,
-    "clip_norm": 1e-3,
-    "smoothness": 0.495 * 1e-3,
-    "hessian_lipschitz": 1.0,
-    "initial_gap": 1.0,
-}
+# Steps that are 1e-3 long at most.
+_SHORT: dict[str, Any] = {"step_size": 1.0, "clip_norm": 1e-3}
+_SEGMENTS = _SHORT | {"batch_size": 10, "smoothness": 0.495 * 1e-3, "initial_gap": 1.0}
+_FALLING = Scenario(loss="falling", dimension=1)
 
 
 def _anchored(epochs: int, epoch_length: int) -> Scenario:
@@ -114,9 +111,7 @@ ENTRIES: tuple[Entry, ...] = (
         factory=dp_gradient_descent,
         asks="every record or a batch, for a gradient; penalties and sets by their proximal "
         "operators",
-        scenario=Scenario(
-            loss="alternating", settings={"steps": 20, "step_size": 1.0, "clip_norm": 1e-3}
-        ),
+        scenario=Scenario(loss="alternating", settings=_SHORT | {"steps": 20}),
         grid={"step_size": (4.0, 16.0, 64.0), "steps": (50, 200)},
     ),
     Entry(
@@ -141,8 +136,7 @@ ENTRIES: tuple[Entry, ...] = (
         example=_HALF,
         scenario=Scenario(
             loss="alternating",
-            settings=_FIFTHS
-            | {"steps": 20, "step_size": 1.0, "final_step_size": 1.0, "clip_norm": 1e-3},
+            settings=_FIFTHS | _SHORT | {"steps": 20, "final_step_size": 1.0},
         ),
         grid={"step_size": (0.5, 1.0, 2.0, 4.0)},
     ),
@@ -210,7 +204,7 @@ ENTRIES: tuple[Entry, ...] = (
             # Two segments; twelve records are kept for the scores of both candidates.
             settings=_SEGMENTS
             | {"steps": 8, "horizon": 4, "drift_threshold": 1e6, "kick": 0.0}
-            | {"candidates": 2, "kept": 0.2, "hessian_clip_norm": 1.0},
+            | {"candidates": 2, "kept": 0.2, "hessian_clip_norm": 1.0, "hessian_lipschitz": 1.0},
             data_size=62,
         ),
     ),
@@ -245,16 +239,9 @@ ENTRIES: tuple[Entry, ...] = (
         # All iterates are candidates.
         scenario=Scenario(
             loss="seesaw",
-            settings={
-                "steps": 20,
-                "step_size": 1.0,
-                "alpha": 1.0,
-                "selection_epsilon": 2.0,
-                "candidates": 20,
-                "clip_norm": 1e-3,
-                "hessian_clip_norm": 1.0,
-                "hessian_lipschitz": 1.0,
-            },
+            settings=_SHORT
+            | {"steps": 20, "alpha": 1.0, "selection_epsilon": 2.0, "candidates": 20}
+            | {"hessian_clip_norm": 1.0, "hessian_lipschitz": 1.0},
         ),
     ),
     Entry(
@@ -273,7 +260,7 @@ ENTRIES: tuple[Entry, ...] = (
         factory=noisy_newton,
         asks="every record, for gradient and Hessian as one release; at the end for the covariance "
         "of gradients: the parameters have standard errors for a population",
-        example=Example(objective="logistic-l2"),
+        example=_RIDGE,
         scenario=Scenario(settings=_CLIPS | {"steps": 2}, dimension=5, epsilon=3.341),
     ),
     Entry(
@@ -289,16 +276,16 @@ ENTRIES: tuple[Entry, ...] = (
         factory=objective_perturbation,
         asks="every record, once, for the minimum of a strongly convex loss, with the noise in the "
         "objective",
-        example=Example(objective="logistic-l2"),
-        scenario=Scenario(loss="falling", dimension=1),
+        example=_RIDGE,
+        scenario=_FALLING,
         one_release=True,
     ),
     Entry(
         name="output-perturbation",
         factory=output_perturbation,
         asks="every record, once, for the minimum of a strongly convex loss, with noise on it",
-        example=Example(objective="logistic-l2"),
-        scenario=Scenario(loss="falling", dimension=1),
+        example=_RIDGE,
+        scenario=_FALLING,
         one_release=True,
     ),
 )

@@ -7,15 +7,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax import _validate
+from dpjax import _validate, objectives
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, parallel
 from dpjax.algorithms import base
 from dpjax.algorithms import spider_theory as theory
 from dpjax.algorithms.certificate import Certificate, NoiseBounds, scope_of
-from dpjax.objectives import Objective
-from dpjax.oracles import LEAST, EstimateQuery, Evaluations, Query, ScoreQuery, Scores
+from dpjax.oracles import LEAST, EstimateQuery, ScoreQuery, Scores
 
 
 class SpiderState(NamedTuple):
@@ -72,7 +71,7 @@ class SpiderInfo(NamedTuple):
 
 
 @pytree_dataclass
-class Spider(base.Algorithm):
+class Spider(base.FieldsAlgorithm):
     """Configuration of Stochastic Spider; made by ``stochastic_spider``.
 
     In the paper's notation ``drift_threshold`` is kappa. ``difference_size`` is a fixed batch for
@@ -96,10 +95,6 @@ class Spider(base.Algorithm):
         return self.name if self.score is not None else f"{self.name} (last iterate)"
 
     @property
-    def queries(self) -> tuple[Query, ...]:
-        return (self.estimate,) if self.score is None else (self.estimate, self.score)
-
-    @property
     def event(self) -> Event:
         """To each record one Gaussian mechanism, as it enters one answer at most."""
         (release,) = self.estimate.event(1).releases
@@ -108,12 +103,6 @@ class Spider(base.Algorithm):
             # The scores read separate records, so only the larger of the two losses counts.
             release = parallel("single_pass", (release, scores))
         return Event((release,), self.relation)
-
-    @property
-    def evaluations(self) -> Evaluations:
-        # The event is one release of both queries, which the base class would not find by name.
-        counted = [query.evaluations(1) for query in (self.estimate, self.score) if query]
-        return Evaluations(*map(sum, zip(*counted, strict=True)))
 
     def init(self, params: Params) -> SpiderState:
         wide = at_least_float32(params)
@@ -181,9 +170,7 @@ class Spider(base.Algorithm):
             leaf=leaf,
             count=state.count + 1,
             escape=escape,
-            candidates=jax.tree.map(
-                lambda all, new: all.at[newest].set(new), state.candidates, moved
-            ),
+            candidates=jax.tree.map(lambda all, w: all.at[newest].set(w), state.candidates, moved),
             newest=newest,
             span_start=span_start,
         )
@@ -267,7 +254,7 @@ class Spider(base.Algorithm):
 
 
 def stochastic_spider(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -299,8 +286,6 @@ def stochastic_spider(
     updated by how the gradient changed, on a batch that grows with the step, so that noise of one
     size hides both.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       budget: what a whole run may spend; ``"zero_out"`` or ``"replace_one"``.
       alpha: target, |gradient| <= alpha and lambda_min >= -sqrt(rho alpha); by default the least
@@ -329,6 +314,7 @@ def stochastic_spider(
       hessian_clip_norm: bound on one record's Hessian, for the choice; by default the smoothness.
       smoothness: M, to which a record's difference is clipped; by default the objective's.
       hessian_lipschitz: rho; by default the objective's.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: to each record all questions together are one Gaussian mechanism, because it enters one
       of them at most, in an order and by batch sizes, restarts and an end that depend on released
@@ -337,7 +323,6 @@ def stochastic_spider(
     Reference: Liu and Talwar (2024), algorithms 1 to 3, with a fresh mechanism for each segment,
       the sensitivity and noise corrected, and the output chosen.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=2.0, delta=1e-6)
     >>> algorithm = stochastic_spider(
     ...     objectives.sigmoid_l2(), budget, data_size=35_000, dimension=22)
@@ -348,14 +333,15 @@ def stochastic_spider(
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     objective = problem.objective
     base.check_smooth(objective, name)
-    constants = theory.constants(
+    scale = theory.scale(
         objective, clip_norm, hessian_clip_norm, smoothness, hessian_lipschitz, initial_gap
     )
     draws, choice = (horizon, noise), (candidates, kept)
-    estimate, score, scale = theory.queries(problem, constants, draws, choice, batch_size, alpha)
+    estimate, score, scale = theory.queries(problem, scale, draws, choice, batch_size, alpha)
     alpha = theory.target(scale, int(estimate.sampler.expected), alpha)
-    curvature = math.sqrt(constants.hessian_lipschitz * alpha)
+    curvature = math.sqrt(scale.hessian_lipschitz * alpha)
     kicks = theory.kicks(scale, estimate, curvature, kick, kick_threshold, frozen_steps)
+    clips = scale.lipschitz, scale.hessian_clip_norm
     beta = _validate.open_unit("beta", beta)
     steps = _validate.int32_count("steps", theory.MAX_STEPS if steps is None else steps)
     spider = Spider(
@@ -369,7 +355,7 @@ def stochastic_spider(
         bounds=None if score is None else theory.score_bounds(score, beta),
         beta=beta,
         name=name,
-        unclipped=theory.never_clips(objective, constants),
+        unclipped=base.never_clips(objective, budget.relation, *clips),
         **problem.plan(steps, theory.MAX_STEPS),
     )
     # Independent noise falls with what a difference can move, to that share at least.

@@ -112,27 +112,19 @@ def gaussian_push(key: Array, like: Params, length: Array) -> Params:
     return jax.tree.unflatten(tree, noise)
 
 
-class Constants(NamedTuple):
-    """Clip norms and constants of the problem, given or the objective's."""
-
-    clip_norm: float
-    smoothness: float
-    hessian_clip_norm: float
-    hessian_lipschitz: float
-    initial_gap: float
-
-
 class Scale(NamedTuple):
     """The paper's constants of a problem, and the size of the noise on its estimates."""
 
     lipschitz: float
-    """G."""
+    """G, to which gradients are clipped."""
     smoothness: float
     """M."""
     initial_gap: float
     """B, bound on F(x_0) - min F."""
     noise: float
     """Norm of the noise on an estimate, for increments that a record moves by 1."""
+    hessian_clip_norm: float = math.inf
+    hessian_lipschitz: float = math.inf
 
     def batch(self, alpha: float) -> float:
         """Returns b at which noise and sampling each move a gradient by alpha (lemma 3.8)."""
@@ -180,7 +172,7 @@ def target(scale: Scale, data_size: int, alpha: float | None) -> float:
 
 def queries(
     problem: base.Problem,
-    constants: Constants,
+    scale: Scale,
     draws: tuple[int | None, str | None],
     choice: tuple[int | None, float],
     batch_size: int | None,
@@ -202,17 +194,12 @@ def queries(
     multiplier = gaussian_multiplier(problem.budget, 1, problem.accountant, noise_draws=numbers)
     # The largest noise on any prefix sum of a segment.
     stddev = multiplier * noise.sensitivity * float(noise.stddevs().max())
-    scale = Scale(
-        constants.clip_norm,
-        constants.smoothness,
-        constants.initial_gap,
-        moved * stddev * math.sqrt(problem.dimension),
-    )
+    scale = scale._replace(noise=moved * stddev * math.sqrt(problem.dimension))
     estimate = EstimateQuery(
         setting=problem.setting.drawn_by(train),
         noise_multiplier=multiplier,
-        clip_norm=constants.clip_norm,
-        smoothness=constants.smoothness,
+        clip_norm=scale.lipschitz,
+        smoothness=scale.smoothness,
         batch_size=_batch(scale, int(train.expected), batch_size, alpha),
         correlation=noise,
     )
@@ -221,35 +208,36 @@ def queries(
     score = ScoreQuery(
         setting=problem.setting.drawn_by(last),
         noise_multiplier=multiplier,
-        clip_norm=constants.clip_norm,
-        hessian_clip_norm=constants.hessian_clip_norm,
+        clip_norm=scale.lipschitz,
+        hessian_clip_norm=scale.hessian_clip_norm,
         dimension=problem.dimension,
         candidates=candidates,
     )
     return estimate, score, scale
 
 
-def constants(
+def scale(
     objective: Objective,
     clip_norm: float | None,
     hessian_clip_norm: float | None,
     smoothness: float | None,
     hessian_lipschitz: float | None,
     initial_gap: float | None,
-) -> Constants:
-    """Returns the arguments, by default the objective's constants, or raises for one missing."""
+) -> Scale:
+    """Returns the constants, by default the objective's and without noise; raises if one lacks."""
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     smoothness, rho = (
         base.required(name, value, _usual(objective, name), objective)
         for name, value in (("smoothness", smoothness), ("hessian_lipschitz", hessian_lipschitz))
     )
     hessian_clip = smoothness if hessian_clip_norm is None else hessian_clip_norm
-    return Constants(
+    return Scale(
         clip,
         base.positive_leaf("smoothness", smoothness),
-        base.positive_leaf("hessian_clip_norm", hessian_clip),
-        _validate.normal("hessian_lipschitz", rho),
-        base.initial_gap(objective, initial_gap),
+        hessian_clip_norm=base.positive_leaf("hessian_clip_norm", hessian_clip),
+        hessian_lipschitz=_validate.normal("hessian_lipschitz", rho),
+        initial_gap=base.initial_gap(objective, initial_gap),
+        noise=0.0,
     )
 
 
@@ -269,13 +257,6 @@ def score_bounds(score: ScoreQuery, beta: float) -> NoiseBounds:
     return NoiseBounds(
         quantile * gradient + CLIP_SLACK * clip, quantile * curvature + CLIP_SLACK * hessian_clip
     )
-
-
-def never_clips(objective: Objective, constants: Constants) -> bool:
-    """Returns whether gradients and Hessians are provably never clipped on rows |x| <= 1."""
-    if objective.constants is None or not base.never_clips(objective, constants.clip_norm):
-        return False
-    return constants.hessian_clip_norm >= base.to_leaf(objective.constants.smoothness)
 
 
 def _usual(objective: Objective, constant: str) -> float | None:

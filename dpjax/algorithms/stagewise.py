@@ -6,25 +6,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax import _validate
+from dpjax import _validate, objectives, transforms
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.descent import OutputRule, OutputState, Steps, draw_iterate, output_rule
 from dpjax.algorithms.gradient_descent import batch_step_size
-from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery
-from dpjax.transforms import (
-    EarlyMomentumState,
-    StageSteps,
-    check_on_steps,
-    check_stages,
-    early_momentum,
-    stage_of,
-    stagewise,
-    updates_in,
-)
+from dpjax.transforms import StageSteps
 
 # The power of t that divides the step size; stages halve it instead.
 POWERS = {"constant": 0.0, "inverse": 1.0, "inverse_sqrt": 0.5}
@@ -91,14 +81,14 @@ class Stagewise(base.SingleQueryAlgorithm):
         gradient = self.objective.regularize_gradient(gradient, at_least_float32(state.params))
         rate = self._rate(state.place)
         move = jax.tree.map(lambda g: -rate.astype(g.dtype) * g, gradient)
-        momentum = early_momentum(self.momentum, self.stage_steps, self.on_steps)
-        move, after = momentum.update(move, EarlyMomentumState(state.place, state.previous))
+        momentum = transforms.early_momentum(self.momentum, self.stage_steps, self.on_steps)
+        before = transforms.EarlyMomentumState(state.place, state.previous)
+        move, after = momentum.update(move, before)
         params = jax.tree.map(lambda w, m: w + m.astype(w.dtype), state.params, move)
         norm = optax.tree.norm(gradient)
-        stage, _ = stage_of(state.place, self.stage_steps)
-        info = StagewiseInfo(
-            norm, optax.tree.norm(move), stage.astype(norm.dtype), rate.astype(norm.dtype)
-        )
+        stage, _ = transforms.stage_of(state.place, self.stage_steps)
+        public = (value.astype(norm.dtype) for value in (stage, rate))
+        info = StagewiseInfo(norm, optax.tree.norm(move), *public)
         # A random output is drawn stage by stage, with the next position.
         output = self.rule.update(key, state.output, at_least_float32(params), self.steps)
         place, drawn = self._after(key, state)
@@ -114,7 +104,7 @@ class Stagewise(base.SingleQueryAlgorithm):
     def _rate(self, place: Array) -> Array:
         # By position in the plan: a stage has its own rate, also after one that ended early.
         if self.schedule == "stagewise":
-            return stagewise(self.step_size, self.stage_steps)(place)
+            return transforms.stagewise(self.step_size, self.stage_steps)(place)
         return Steps(self.step_size, POWERS[self.schedule]).rate(place)
 
     def _after(self, key: Array, state: StagewiseState) -> tuple[Array, Array | None]:
@@ -124,16 +114,16 @@ class Stagewise(base.SingleQueryAlgorithm):
             return place + 1, None
         # Algorithm 2 outputs one of a stage's iterates, and the next stage starts there. As it is
         # drawn from a key alone, what comes after it in the stage need not be computed.
-        stage, position = stage_of(place, self.stage_steps)
+        stage, position = transforms.stage_of(place, self.stage_steps)
         start = place - position
         # T may cut the last stage short.
-        end = jnp.minimum(start + updates_in(stage, self.stage_steps), self.steps)
+        end = jnp.minimum(start + transforms.updates_in(stage, self.stage_steps), self.steps)
         drawn = jnp.where(position == 0, draw_iterate(key, end - start), state.drawn)
         return jnp.where(position + 1 >= drawn, end, place + 1).astype(place.dtype), drawn
 
 
 def dpagem(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -163,8 +153,6 @@ def dpagem(
     add ``schedule="constant"``, ``"inverse"``, ``"inverse_sqrt"``; DP-SGDM-const is constant with
     ``"always"`` and DP-SGDEM-const with ``"early"``.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       objective: what to minimise. Its regularizer must be smooth.
       steps: T; by default what the stages add up to, or 600.
@@ -183,6 +171,7 @@ def dpagem(
         where ``stage_steps`` is one.
       output: as in all factories, but ``"random"`` is of each stage, as in the paper: an iterate
         drawn uniformly from the stage's, after which the next stage begins.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. Stages, momentum and the choice of output are post-processing. The
@@ -190,7 +179,6 @@ def dpagem(
 
     Reference: Zhang, Ma, Lou and Xiong (2021), algorithms 1 and 2, with theorem 3.2's stages.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dpagem(
     ...     objectives.logistic(), budget, data_size=7_000, dimension=10, first_steps=10, stages=3)
@@ -200,13 +188,10 @@ def dpagem(
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DPageEM")
     _validate.choice("schedule", schedule, SCHEDULES)
-    clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     total, lengths = _stages(schedule, steps, first_steps, stages, stage_steps)
     _validate.int32_count("steps", total)
     on_steps = _on_steps(lengths, momentum_when, on_fraction, first_on_steps)
-    query = base.calibrated_query(
-        problem, GradientQuery, total, batch_size, max_batch_size, clip_norm=clip
-    )
+    query = base.gradient_query(problem, total, clip_norm, (batch_size, max_batch_size))
     return Stagewise(
         query=query,
         step_size=batch_step_size(objective, step_size, _FIRST),
@@ -240,7 +225,17 @@ def _stages(
     if stage_steps is not None:
         if len(given) > 1:
             raise ValueError(f"give the stages once: of {_listed(given)} keep stage_steps alone.")
-        return _of_lengths(steps, stage_steps)
+        if not isinstance(stage_steps, tuple | list):
+            raise ValueError(f"stage_steps must be a tuple of whole numbers, got {stage_steps!r}.")
+        lengths = tuple(stage_steps)
+        transforms.check_stages(lengths, "stage_steps")
+        total = sum(lengths)
+        if steps not in (None, total):
+            raise ValueError(
+                f"stage_steps={lengths} add up to {total}, not to steps={steps}: take steps={total}"
+                f" or leave it out, or give stages that add up to {steps}."
+            )
+        return total, lengths
     stages = _validate.optional_count("stages", stages)
     if first_steps is not None:
         return _doubled(steps, _validate.positive_int("first_steps", first_steps), stages)
@@ -256,20 +251,6 @@ def _stages(
             f"stages={most} at most, or steps={2 ** (stages - 1)} at least."
         )
     return steps, -(-steps // (2**stages - 1))
-
-
-def _of_lengths(steps: int | None, stage_steps: tuple[int, ...]) -> tuple[int, StageSteps]:
-    if not isinstance(stage_steps, tuple | list):
-        raise ValueError(f"stage_steps must be a tuple of whole numbers, got {stage_steps!r}.")
-    lengths = tuple(stage_steps)
-    check_stages(lengths, "stage_steps")
-    total = sum(lengths)
-    if steps not in (None, total):
-        raise ValueError(
-            f"stage_steps={lengths} add up to {total}, not to steps={steps}: take steps={total} or "
-            f"leave it out, or give stages that add up to {steps}."
-        )
-    return total, lengths
 
 
 def _doubled(steps: int | None, first: int, stages: int | None) -> tuple[int, StageSteps]:
@@ -306,7 +287,7 @@ def _on_steps(
     if len(given) > 1:
         raise ValueError(f"give one of {_listed(given)}, not both.")
     if first_on_steps is not None:
-        check_on_steps(first_on_steps, lengths)
+        transforms.check_on_steps(first_on_steps, lengths)
         return first_on_steps
     fraction = {"always": 1.0, "never": 0.0}.get(momentum_when, on_fraction)
     fraction = _validate.closed_unit("on_fraction", _ON if fraction is None else fraction)

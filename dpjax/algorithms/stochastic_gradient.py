@@ -9,15 +9,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax import _validate
+from dpjax import _validate, objectives
 from dpjax._typing import Params
 from dpjax._wide import at_least_float32
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import base
 from dpjax.algorithms.descent import AdamSteps, Descent, OptaxSteps, Steps, output_rule
 from dpjax.algorithms.gradient_descent import batch_step_size
-from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, NetworkQuery
+from dpjax.oracles import NetworkQuery
 from dpjax.transforms import check_optimizer
 
 # The first step over 1 / smoothness: rows of unit norm are served by weights of norm about 35.
@@ -28,7 +27,7 @@ _ADAM = optax.adam(0.1)
 
 
 def dp_sgd(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -45,8 +44,6 @@ def dp_sgd(
 ) -> Descent:
     """Returns DP-SGD, calibrated to the budget: what private training is usually compared with.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       objective: what to minimise. A regularizer with a proximal operator is handled by it, so that
         l1 penalties and convex sets (a projection) are exact; any other by its gradient.
@@ -54,6 +51,7 @@ def dp_sgd(
         unit norm; the decay makes it small in time. For other models choose it.
       decay: the step t has length step_size / t^decay: 0.5 is Bassily et al.'s for convex losses,
         1 theirs for strongly convex ones, 0 a constant.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. Proximal steps and the output rule are post-processing.
@@ -61,21 +59,16 @@ def dp_sgd(
     Reference: Abadi et al. (2016), algorithm 1; Bassily, Smith and Thakurta (2014), algorithm 1,
       for the steps, with Poisson batches and exact accounting in place of theirs.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_sgd(objectives.logistic_l1(), budget, data_size=7_000, dimension=10, steps=9)
     >>> round(algorithm.event.releases[0].sampling_probability, 3)
     0.071
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.int32_count("steps", base.STEPS if steps is None else steps)
-    query = base.calibrated_query(
-        problem, GradientQuery, steps, batch_size, max_batch_size, clip_norm=clip
-    )
     decay = base.to_leaf(_validate.non_negative("decay", decay))
     return Descent(
-        query=query,
+        query=base.gradient_query(problem, steps, clip_norm, (batch_size, max_batch_size)),
         rule=Steps(batch_step_size(objective, step_size, _FIRST), decay),
         outputs=output_rule(output, average_decay),
         name="DP-SGD",
@@ -86,7 +79,7 @@ def dp_sgd(
 
 
 def dp_adam(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -104,8 +97,6 @@ def dp_adam(
 ) -> Descent:
     """Returns DP-Adam, calibrated to the budget: the first-order baseline of every comparison.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       step_size: of the first step. Rows of unit norm are served by weights of norm about 35, so
         it is large; for a network take 1e-3.
@@ -113,6 +104,7 @@ def dp_adam(
       b1: decay of the mean of gradients, from 0 to below 1.
       b2: decay of the mean of their squares, from 0 to below 1.
       eps: added to the root of that mean.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. Both moments are post-processing of them.
@@ -120,7 +112,6 @@ def dp_adam(
     Reference: Kingma and Ba (2015), algorithm 1, on the gradients of Abadi et al. (2016), algorithm
       1, without the factor by which noise biases the second moment.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_adam(objectives.logistic(), budget, data_size=7_000, dimension=10, steps=50)
     >>> round(algorithm.event.releases[0].sampling_probability, 3)
@@ -128,11 +119,8 @@ def dp_adam(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP-Adam")
-    clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.int32_count("steps", base.STEPS if steps is None else steps)
-    query = base.calibrated_query(
-        problem, GradientQuery, steps, batch_size, max_batch_size, clip_norm=clip
-    )
+    query = base.gradient_query(problem, steps, clip_norm, (batch_size, max_batch_size))
     rate = base.positive_leaf("step_size", step_size)
     # Noise does not fall as the optimum comes near: steps must, or the iterates keep moving by it.
     final = rate / 300 if final_step_size is None else final_step_size
@@ -148,7 +136,7 @@ def dp_adam(
 
 
 def dp_optimizer(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -167,8 +155,6 @@ def dp_optimizer(
 ) -> Descent:
     """Returns DP-SGD with the steps of an optax optimizer, calibrated to the budget.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       optimizer: fed the noisy mean gradient, in float32 at least; learning rate and schedule are
         its own. By default ``optax.adam(0.1)``, for rows of unit norm; for a network say
@@ -178,6 +164,7 @@ def dp_optimizer(
         differently; it is traced with them. By default a vector of ``dimension`` numbers.
       per_layer: as in ``clipped_grad``: each leaf is clipped, within the same joint bound.
       memory_limit: bytes of one clipped sum, as in ``clipped_grad``.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. The optimizer and the output rule are post-processing; the event is
@@ -186,7 +173,6 @@ def dp_optimizer(
     Reference: Abadi et al. (2016), algorithm 1. Zhang et al. (2021), algorithm 1, for the random
       iterate.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_optimizer(
     ...     objectives.logistic(), budget, data_size=7_000, dimension=10, steps=50,
@@ -197,15 +183,16 @@ def dp_optimizer(
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP optimizer")
     optimizer = _ADAM if optimizer is None else optimizer
-    shapes = _shapes(params, problem.dimension)
+    shapes = jnp.zeros(problem.dimension) if params is None else params
+    size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(shapes))
+    if size != problem.dimension:
+        raise ValueError(f"params hold {size} numbers, but dimension={dimension}.")
     check_optimizer(optimizer, shapes)
     _check_update(optimizer, shapes)
-    clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.int32_count("steps", base.STEPS if steps is None else steps)
-    clipping = {"clip_norm": clip, "per_layer": per_layer, "memory_limit": memory_limit}
-    query = base.calibrated_query(
-        problem, NetworkQuery, steps, batch_size, max_batch_size, **clipping
-    )
+    sizes = (batch_size, max_batch_size)
+    fields = {"per_layer": per_layer, "memory_limit": memory_limit}
+    query = base.gradient_query(problem, steps, clip_norm, sizes, NetworkQuery, **fields)
     return Descent(
         query=query,
         rule=OptaxSteps(optimizer),
@@ -213,15 +200,6 @@ def dp_optimizer(
         name="DP optimizer",
         **problem.plan(steps),
     )
-
-
-def _shapes(params: Params | None, dimension: int) -> Params:
-    if params is None:
-        return jnp.zeros(dimension)
-    size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(params))
-    if size != dimension:
-        raise ValueError(f"params hold {size} numbers, but dimension={dimension}.")
-    return params
 
 
 def _check_update(optimizer: optax.GradientTransformation, params: Any) -> None:

@@ -1,42 +1,21 @@
 """DP-STR (Wang and Xu 2020, algorithm 2): the trust-region method on a new batch in every step."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from dpjax import _validate
+from dpjax import _validate, objectives, oracles
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose
-from dpjax.algorithms import base
-from dpjax.algorithms.trust_region import (
-    Queries,
-    TrustRegionInfo,
-    TrustRegionState,
-    ask_model,
-    check_radii,
-    joint_weights,
-    radius_decay,
-    spectral_scale,
-    start,
-    take_step,
-)
+from dpjax.algorithms import base, trust_region
+from dpjax.algorithms.trust_region import Queries, TrustRegionInfo, TrustRegionState
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
-from dpjax.objectives import Objective
-from dpjax.oracles import (
-    JointQuery,
-    Query,
-    SecondOrderAnswer,
-    check_batch_size,
-    poisson_sampler,
-    without_replacement_sampler,
-)
 
 STEPS = 40
 SAMPLINGS = ("poisson", "without_replacement")
-
-_Draw = Callable[[int, int], Any]
 
 
 @pytree_dataclass
@@ -57,7 +36,7 @@ class StochasticTrustRegion(base.Algorithm):
     title = "DP-STR"
 
     @property
-    def queries(self) -> tuple[Query, ...]:
+    def queries(self) -> tuple[oracles.Query, ...]:
         return tuple(query for queries in self.stages for query in queries)
 
     @property
@@ -65,7 +44,7 @@ class StochasticTrustRegion(base.Algorithm):
         return _event(self.stages, int(self.steps))
 
     def init(self, params: Params) -> TrustRegionState:
-        return start(params)
+        return trust_region.start(params)
 
     def step(
         self, key: Array, state: TrustRegionState, ask: base.Ask
@@ -78,14 +57,14 @@ class StochasticTrustRegion(base.Algorithm):
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
         # Each stage has noise of its own size, and so its own damping.
         damping = jnp.stack([jnp.asarray(d, radius.dtype) for d in self.damping])[stage]
-        return take_step(self.objective, state, answer, radius, damping, self.subproblem)
+        return trust_region.take_step(self, state, answer, radius, damping)
 
-    def _ask(self, params: Params, ask: base.Ask, stage: Array) -> SecondOrderAnswer:
+    def _ask(self, params: Params, ask: base.Ask, stage: Array) -> oracles.SecondOrderAnswer:
         if len(self.stages) == 1:
-            return ask_model(self.stages[0], params, ask)
+            return trust_region.ask_model(self.stages[0], params, ask)
         # Only this stage reads records, so that time follows its batch; the others answer 0.
         answers = [
-            ask_model(queries, params, ask, asked=stage == i)
+            trust_region.ask_model(queries, params, ask, asked=stage == i)
             for i, queries in enumerate(self.stages)
         ]
         return jax.tree.map(lambda *each: jnp.stack(each)[stage], *answers)
@@ -109,7 +88,7 @@ def steps_of_stage(steps: int, stages: int, stage: int) -> int:
 
 
 def dp_stochastic_trust_region(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -132,16 +111,13 @@ def dp_stochastic_trust_region(
     Hessian as one release. By tight accounting of the draws the noise is about that of DP-TR, at a
     fraction of its time; the paper's advanced composition needs 17 to 22 times as much.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       batch_size: by default n / 7. A sequence is a schedule, such as 2 %, 6 % and 20 % of n: the
         steps are split evenly, and all share one noise multiplier, so that noise falls as batches
         grow.
-      hessian_clip_norm: the Hessian's weight in the joint norm; by default the least weight at
-        which a margin loss's Hessian costs nothing, else the smoothness.
       sampling: ``"poisson"`` or ``"without_replacement"`` (uniformly random subsets; replace-one
         only, and 2.0 to 2.2 times the noise).
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped sums over batches, divided by the declared batch size, with Gaussian
       noise; the rest is post-processing.
@@ -149,7 +125,6 @@ def dp_stochastic_trust_region(
     Reference: Wang and Xu (2020), algorithm 2; one joint release, its accounting by privacy loss
       distributions, damping, the shrinking radius and growing batches are ours.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_stochastic_trust_region(
     ...     objectives.logistic(), budget, data_size=10_000, dimension=10, batch_size=1_000)
@@ -160,16 +135,27 @@ def dp_stochastic_trust_region(
     base.check_smooth(objective, "DP-STR")
     steps = _validate.int32_count("steps", steps)
     subproblem = check_solver("subproblem", subproblem)
-    batches = _batches(batch_size, problem.data_size, steps)
-    radius, final_radius = check_radii(objective, radius, final_radius)
+    n = problem.data_size
+    batches = _batches(batch_size, n, steps)
+    radii = trust_region.check_radii(objective, radius, final_radius)
     damping = _validate.non_negative("damping", damping)
-    draw = _drawing(problem, sampling, max_batch_size)
+    poisson = _validate.choice("sampling", sampling, SAMPLINGS) == "poisson"
+    if max_batch_size is not None and not poisson:
+        raise ValueError(
+            "max_batch_size is for Poisson batches; one of fixed size never overflows."
+        )
+
+    def draw(size: int) -> Any:
+        # As if every stage drew in all steps: the maximum batch size is slightly larger.
+        if poisson:
+            return oracles.poisson_sampler(size, n, budget, steps, max_batch_size)
+        return oracles.without_replacement_sampler(size, n)
+
     stages = _joint_queries(problem, draw, batches, steps, (clip_norm, hessian_clip_norm))
-    scales = [damping * spectral_scale(queries, problem.dimension) for queries in stages]
+    scales = [damping * trust_region.spectral_scale(queries[-1]) for queries in stages]
     algorithm = StochasticTrustRegion(
         stages=stages,
-        radius=radius,
-        radius_decay=radius_decay(radius, final_radius, steps),
+        **trust_region.shrinking(radii, steps),
         damping=tuple(map(base.to_leaf, scales)),
         subproblem=subproblem,
         **problem.plan(steps, 1),
@@ -178,24 +164,12 @@ def dp_stochastic_trust_region(
     return algorithm
 
 
-def _drawing(problem: base.Problem, sampling: str, max_batch_size: int | None) -> _Draw:
-    """Returns the function that makes the sampler of a batch size and a number of draws."""
-    n = problem.data_size
-    if _validate.choice("sampling", sampling, SAMPLINGS) == "poisson":
-        return lambda size, count: poisson_sampler(size, n, problem.budget, count, max_batch_size)
-    if max_batch_size is not None:
-        raise ValueError(
-            "max_batch_size is for Poisson batches; one of fixed size never overflows."
-        )
-    return lambda size, count: without_replacement_sampler(size, n)
-
-
 def _batches(batch_size: int | Sequence[int] | None, data_size: int, steps: int) -> list[int]:
     if batch_size is None:
         return [max(1, round(data_size / 7))]
     if not isinstance(batch_size, Sequence):
-        return [check_batch_size(batch_size, data_size)]
-    batches = [check_batch_size(batch, data_size) for batch in batch_size]
+        return [oracles.check_batch_size(batch_size, data_size)]
+    batches = [oracles.check_batch_size(batch, data_size) for batch in batch_size]
     if not 1 <= len(batches) <= steps:
         raise ValueError(
             f"batch_size must hold between 1 and steps={steps} sizes, got {len(batches)}."
@@ -208,27 +182,24 @@ def _batches(batch_size: int | Sequence[int] | None, data_size: int, steps: int)
 
 
 def _joint_queries(
-    problem: base.Problem, draw: _Draw, batches: list[int], steps: int, clips: tuple
-) -> tuple[tuple[JointQuery], ...]:
-    clip, weight, _ = joint_weights(problem.objective, *clips)
-    # Sized as if every stage drew in all steps: the maximum batch size comes out slightly larger.
-    samplers = [draw(batch, steps) for batch in batches]
-    label = "gradient_and_hessian"
+    problem: base.Problem, draw: Callable[[int], Any], batches: list[int], steps: int, clips: tuple
+) -> tuple[tuple[oracles.JointQuery], ...]:
+    clip, weight, _ = trust_region.joint_weights(problem.objective, *clips)
     # Each stage needs its own name, because noise keys derive from it.
-    labels = [f"{label}_{stage + 1}" for stage in range(len(batches))]
-    named = list(zip(samplers, labels if len(batches) > 1 else [label], strict=True))
-
-    def query(multiplier: float, sampler: Any, label: str) -> JointQuery:
-        return JointQuery(
-            setting=problem.setting.drawn_by(sampler),
-            noise_multiplier=multiplier,
+    ends = [f"_{stage + 1}" for stage in range(len(batches))] if len(batches) > 1 else [""]
+    queries = [
+        oracles.JointQuery(
+            setting=problem.setting.drawn_by(draw(batch)),
+            noise_multiplier=1.0,
             gradient_weight=clip,
             hessian_weight=weight,
-            label=label,
+            label="gradient_and_hessian" + end,
         )
+        for batch, end in zip(batches, ends, strict=True)
+    ]
 
-    def stages(multiplier: float) -> tuple[tuple[JointQuery], ...]:
-        return tuple((query(multiplier, *fields),) for fields in named)
+    def stages(multiplier: float) -> tuple[tuple[oracles.JointQuery], ...]:
+        return tuple((dataclasses.replace(q, noise_multiplier=multiplier),) for q in queries)
 
     def event(multiplier: float) -> Event:
         return _event(stages(multiplier), steps)

@@ -1,6 +1,5 @@
 """DP-TR in public random subspaces: for models whose Hessian does not fit in memory."""
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -9,19 +8,12 @@ import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
-from dpjax import _validate
+from dpjax import _validate, objectives
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import PrivacyBudget
-from dpjax.algorithms import base
-from dpjax.algorithms.trust_region import (
-    TrustRegionInfo,
-    check_radii,
-    joint_weights,
-    minimize_model,
-    radius_decay,
-)
-from dpjax.objectives import Objective
+from dpjax.algorithms import base, trust_region
+from dpjax.algorithms.trust_region import TrustRegionInfo
 from dpjax.oracles import SubspaceQuery
 
 STEPS = 32
@@ -83,9 +75,8 @@ class SubspaceTrustRegion(base.SingleQueryAlgorithm):
         sketch = self.sketch(state.iteration, flat.dtype)
         answer = ask(self.query, state.params, sketch=sketch)
         gradient, hessian = self._regularize(answer.gradient, answer.hessian, flat, unravel, sketch)
-        damped = hessian + self.damping * jnp.eye(gradient.size, dtype=hessian.dtype)
         radius = self.radius * self.radius_decay ** state.iteration.astype(hessian.dtype)
-        move, info = minimize_model(gradient, damped, radius)
+        move, info = trust_region.minimize_model(gradient, hessian, self.damping, radius)
         moved = unravel(flat + jnp.matmul(move, sketch, precision="highest"))
         return SubspaceState(optax.tree.cast_like(moved, state.params), state.iteration + 1), info
 
@@ -103,7 +94,7 @@ class SubspaceTrustRegion(base.SingleQueryAlgorithm):
 
 
 def dp_subspace_trust_region(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -126,23 +117,19 @@ def dp_subspace_trust_region(
     the subproblem of size k exactly. For networks of 10^4 to 10^5 parameters; memory is O(k p), and
     a step costs about k gradients of its batch.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       subspace_dimension: k, at most p; by default 16, or p if that is less.
       batch_size: expected size of a Poisson batch; by default all records.
       clip_norm: w_g, bound on one record's gradient in the subspace, about sqrt(k / p) of the whole
         for a network; by default the Lipschitz constant.
-      hessian_clip_norm: w_h, the Hessian's weight in the joint norm; by default the least at which
-        a margin loss's Hessian costs nothing.
       subspace_seed: from 0 to 2^64 - 1; public, fixes the directions.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T jointly clipped means of (S g, S H S^T) with Gaussian noise. The directions
       are drawn from a public seed, not from the key of the noise; the rest is post-processing.
 
     Reference: Wang and Xu (2020), algorithms 1 and 2; subspace, joint release and damping are ours.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_subspace_trust_region(
     ...     objectives.logistic(), budget, data_size=10_000, dimension=100)
@@ -151,43 +138,32 @@ def dp_subspace_trust_region(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP-TR in subspaces")
-    k = _directions(subspace_dimension, problem.dimension)
+    k = min(DIRECTIONS, problem.dimension) if subspace_dimension is None else subspace_dimension
+    k = _validate.positive_int("subspace_dimension", k)
+    if k > dimension:
+        raise ValueError(
+            f"subspace_dimension must be at most dimension={dimension}, got {k}; lower it."
+        )
     steps = _validate.int32_count("steps", steps)
-    radius, final_radius = check_radii(objective, radius, final_radius)
+    radii = trust_region.check_radii(objective, radius, final_radius)
     # Rows only get shorter in a subspace: the weight that is free for |x| <= 1 stays so.
-    clip, weight, _ = joint_weights(objective, clip_norm, hessian_clip_norm)
+    clip, weight, _ = trust_region.joint_weights(objective, clip_norm, hessian_clip_norm)
     weights = {"gradient_weight": clip, "hessian_weight": weight}
     batch = problem.data_size if batch_size is None else batch_size
     # Answers have k and k^2 numbers, whatever p is.
     small = problem._replace(dimension=k)
     query = base.calibrated_query(small, SubspaceQuery, steps, batch, max_batch_size, **weights)
-    spectral = float(query.hessian_stddev) * math.sqrt(2 * k)
-    seed = _seed(subspace_seed)
+    damping = _validate.non_negative("damping", damping) * trust_region.spectral_scale(query)
+    seed = subspace_seed
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise ValueError(f"subspace_seed must be an integer from 0 to 2^64 - 1, got {seed!r}.")
     return SubspaceTrustRegion(
         query=query,
-        radius=radius,
-        radius_decay=radius_decay(radius, final_radius, steps),
-        damping=base.to_leaf(_validate.non_negative("damping", damping) * spectral),
+        **trust_region.shrinking(radii, steps),
+        damping=base.to_leaf(damping),
         # Two leaves, as without x64 JAX has no integer of 64 bits.
         seed_high=np.uint32(seed >> 32),
         seed_low=np.uint32(seed & 0xFFFF_FFFF),
         subspace_dimension=k,
         **problem.plan(steps, 1),
     )
-
-
-def _directions(given: int | None, dimension: int) -> int:
-    if given is None:
-        return min(DIRECTIONS, dimension)
-    k = _validate.positive_int("subspace_dimension", given)
-    if k > dimension:
-        raise ValueError(
-            f"subspace_dimension must be at most dimension={dimension}, got {k}; lower it."
-        )
-    return k
-
-
-def _seed(value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**64:
-        raise ValueError(f"subspace_seed must be an integer from 0 to 2^64 - 1, got {value!r}.")
-    return value

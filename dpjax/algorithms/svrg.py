@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,27 +9,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax import _validate
+from dpjax import _validate, objectives, oracles
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
-from dpjax.accounting import (
-    Event,
-    PrivacyBudget,
-    calibrate,
-    compose,
-    gaussian_multiplier,
-    round_up,
-)
+from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier
 from dpjax.algorithms import base
-from dpjax.objectives import Objective
-from dpjax.oracles import (
-    LEAST,
-    AnchorQuery,
-    DifferenceQuery,
-    Query,
-    check_batch_size,
-    poisson_sampler,
-)
 
 # From 32 on the theorems allow the step 1 / L of the full gradient; smaller batches than 128 were
 # measured to lose more to noise than they save in records.
@@ -109,14 +92,13 @@ class SvrgEpochs(base.Algorithm):
         return SvrgState(params, state.anchor, released, average, count, state.length), info
 
     def output(self, state: SvrgState) -> Params:
-        return jax.tree.map(lambda mean, w: mean.astype(w.dtype), state.average, state.params)
+        return optax.tree.cast_like(state.average, state.params)
 
     def _entered(self, state: SvrgState) -> tuple[SvrgState, Array]:
         """The state in the epoch of the next step, and whether that step begins it."""
         # At the start both are 0, so that the first step begins an epoch.
         refresh = state.count == state.length
-        after = self._next_epoch(state)
-        return jax.tree.map(lambda new, old: jnp.where(refresh, new, old), after, state), refresh
+        return optax.tree.where(refresh, self._next_epoch(state), state), refresh
 
     def estimate(self, state: SvrgState, refresh: Array, ask: base.Ask) -> tuple[Params, Params]:
         """Returns what is released of the gradient at the anchor, and v_t; asks each query once.
@@ -146,11 +128,11 @@ class VarianceReduced(SvrgEpochs):
     at the anchor, asked once an epoch, and at every step how the batch's gradient changed since.
     """
 
-    anchor: AnchorQuery
-    difference: DifferenceQuery
+    anchor: oracles.AnchorQuery
+    difference: oracles.DifferenceQuery
 
     @property
-    def queries(self) -> tuple[Query, ...]:
+    def queries(self) -> tuple[oracles.Query, ...]:
         # The difference is first: it fixes the form of the records.
         return (self.difference, self.anchor)
 
@@ -162,9 +144,7 @@ class VarianceReduced(SvrgEpochs):
     def estimate(self, state: SvrgState, refresh: Array, ask: base.Ask) -> tuple[Params, Params]:
         answer = ask(self.anchor, state.anchor, refresh=refresh)
         # Where the epoch goes on, the query reads no record, and the old answer stays.
-        anchored = jax.tree.map(
-            lambda new, old: jnp.where(refresh, new, old), answer, state.gradient
-        )
+        anchored = optax.tree.where(refresh, answer, state.gradient)
         change = ask(self.difference, state.params, anchor=state.anchor)
         return anchored, jax.tree.map(jnp.add, change, anchored)
 
@@ -189,7 +169,7 @@ class Settings(NamedTuple):
             # A difference takes two gradients of a record.
             size = min(max(round(data_size / (2 * steps_of_a_pass)), _BATCHES[0]), _BATCHES[1])
             size = min(size, data_size)
-        return self._replace(batch_size=check_batch_size(size, data_size))
+        return self._replace(batch_size=oracles.check_batch_size(size, data_size))
 
     def variance(self, data_size: int) -> float:
         """The variance of a batch's mean over that of one record's part."""
@@ -198,7 +178,7 @@ class Settings(NamedTuple):
 
 
 def _settings(
-    objective: Objective, clip_norm: float | None, smoothness: float | None, *sizes: Any
+    objective: objectives.Objective, clip_norm: float | None, smoothness: float | None, *sizes: Any
 ) -> Settings:
     """Returns the numbers of both queries, by default the objective's constants."""
     _ = objective.prox  # raises where there is none
@@ -210,7 +190,7 @@ def _settings(
     return settings
 
 
-def _needed(objective: Objective, mu: float | None, argument: str) -> float:
+def _needed(objective: objectives.Objective, mu: float | None, argument: str) -> float:
     """Returns mu, or raises if there is none to choose ``argument`` by."""
     if mu is None:
         raise ValueError(
@@ -232,25 +212,10 @@ def _step_size(settings: Settings, n: int, given: float | None, factors: tuple[i
     if given is None:
         return usual
     # Privacy does not depend on it: a warning, not an error.
-    if _validate.normal("step_size", given) > most * (1 + 1e-6):
-        warnings.warn(
-            f"step_size={given:g} is above {most:.4g}, the bound of the theorem for batches of b: "
-            f"min(1 / L, b / ({factors[0]} L)). Above it the theorem does not apply.",
-            stacklevel=3,
-        )
+    words = f"the bound of the theorem for batches of b: min(1 / L, b / ({factors[0]} L))"
+    words = f"{most:.4g}, {words}. Above it the theorem does not apply."
+    base.warn_if_above(_validate.normal("step_size", given), most, words, stacklevel=4)
     return given
-
-
-def _contracting_length(settings: Settings, n: int, step_size: float, mu: float | None) -> int:
-    """Returns the least m of inequality (4), with 8 eta L divided by the batch size."""
-    theta = 8 * step_size * settings.smoothness * settings.variance(n)
-    if theta >= 1 / 3:
-        raise ValueError(
-            f"no epoch_length satisfies inequality (4) of theorem 4.2 at step_size={step_size:g}; "
-            f"take one below {step_size / (3 * theta):.4g}, or give epoch_length."
-        )
-    assert mu is not None  # the batch size was chosen by it
-    return math.floor((1 / (step_size * mu) + theta) / (0.5 - 1.5 * theta)) + 1
 
 
 def _noise(problem: base.Problem, clip: float) -> float:
@@ -278,37 +243,42 @@ def epochs_of(steps: int, epoch_length: int, doubling: bool) -> int:
     return (lengths + 1).bit_length() - 1 if doubling else lengths
 
 
-def _split_queries(
-    problem: base.Problem, settings: Settings, steps: int, epochs: int
-) -> tuple[AnchorQuery, DifferenceQuery]:
-    """Returns the gradient at the anchor and the difference to it, calibrated to the budget."""
-    budget, n = problem.budget, problem.data_size
-    draws = problem.dimension
+def _configured(
+    problem: base.Problem, settings: Settings, steps: int, eta: float, length: int, doubling: bool
+) -> VarianceReduced:
+    """Returns the algorithm, with both queries calibrated to the budget."""
+    budget, n, epochs = problem.budget, problem.data_size, epochs_of(steps, length, doubling)
     # mu^2 of Gaussians is a sum over releases: the anchors spend a fraction of it. The differences,
     # on sampled batches, have no mu, and are calibrated to what the anchors leave.
-    multiplier = gaussian_multiplier(budget, epochs, problem.accountant, noise_draws=draws)
-    multiplier = round_up(multiplier / math.sqrt(settings.anchor_share))
-    anchor = AnchorQuery(
-        setting=problem.setting, noise_multiplier=multiplier, clip_norm=settings.clip_norm
+    draws, clip = problem.dimension, settings.clip_norm
+    whole = gaussian_multiplier(budget, epochs, problem.accountant, noise_draws=draws)
+    anchor = problem.part(oracles.AnchorQuery, whole, settings.anchor_share, clip_norm=clip)
+    batch, most = settings.batch_size or n, settings.max_batch_size
+    difference = oracles.DifferenceQuery(
+        setting=problem.setting.drawn_by(oracles.poisson_sampler(batch, n, budget, steps, most)),
+        noise_multiplier=1.0,
+        clip_norm=clip,
+        smoothness=settings.smoothness,
     )
-    sampler = poisson_sampler(settings.batch_size or n, n, budget, steps, settings.max_batch_size)
-
-    def difference(multiplier: float) -> DifferenceQuery:
-        return DifferenceQuery(
-            setting=problem.setting.drawn_by(sampler),
-            noise_multiplier=multiplier,
-            clip_norm=settings.clip_norm,
-            smoothness=settings.smoothness,
-        )
-
-    def event(multiplier: float) -> Event:
-        return compose([anchor.event(epochs), difference(multiplier).event(steps)])
-
-    return anchor, difference(calibrate(event, budget, problem.accountant))
+    anchors = anchor.event(epochs)
+    difference = problem.calibrated(difference, lambda q: compose([anchors, q.event(steps)]))
+    algorithm = VarianceReduced(
+        anchor=anchor,
+        difference=difference,
+        step_size=base.positive_leaf("step_size", eta),
+        epoch_length=length,
+        doubling=doubling,
+        # Theory chooses T: rounded up to a power of 2, similar plans share one program.
+        **problem.plan(steps, max(1 << (steps - 1).bit_length(), base.MAX_STEPS)),
+    )
+    # Close to the anchor the noise of a difference is smaller than the event says.
+    base.check_noise(difference.event(steps), oracles.LEAST)
+    problem.check_spent(algorithm.event)
+    return algorithm
 
 
 def dp_svrg(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -330,8 +300,6 @@ def dp_svrg(
 
     The output is the mean of the iterates of the last epoch.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       objective: what to minimise; its regularizer must have a proximal operator.
       epochs: T; by default theorem 4.2's, log2(gap n^2 epsilon^2 mu / (p G^2 ln(1/delta))): each
@@ -345,6 +313,7 @@ def dp_svrg(
       smoothness: L of the data term; by default the objective's constant. Clipping enforces it.
       strong_convexity: mu; by default the regularizer's.
       anchor_share: fraction of the squared mu of Gaussian privacy that the anchors spend.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients and, at every inner step, the clipped difference to
       the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered.
@@ -355,7 +324,6 @@ def dp_svrg(
       inequality (4) is divided by b, as in Konecny, Liu, Richtarik and Takac, "Mini-batch
       semi-stochastic gradient descent in the proximal setting" (2016).
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_svrg(
     ...     objectives.logistic_l2(1e-2), budget, data_size=10_000, dimension=10, epochs=4)
@@ -363,8 +331,7 @@ def dp_svrg(
     [('anchor', 4), ('difference', 248)]
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    sizes = (batch_size, max_batch_size, anchor_share)
-    settings = _settings(objective, clip_norm, smoothness, *sizes)
+    settings = _settings(objective, clip_norm, smoothness, batch_size, max_batch_size, anchor_share)
     mu = getattr(objective.regularizer, "strong_convexity", None) or None
     if strong_convexity is not None:
         mu = _validate.normal("strong_convexity", strong_convexity)
@@ -380,18 +347,25 @@ def dp_svrg(
     # L); hence the 32.
     eta = _step_size(settings, problem.data_size, step_size, (12, 32))
     if length is None:
-        length = _contracting_length(settings, problem.data_size, eta, mu)
+        # Of inequality (4), with 8 eta L divided by the batch size.
+        theta = 8 * eta * settings.smoothness * settings.variance(problem.data_size)
+        if theta >= 1 / 3:
+            raise ValueError(
+                f"no epoch_length satisfies inequality (4) of theorem 4.2 at step_size={eta:g}; "
+                f"take one below {eta / (3 * theta):.4g}, or give epoch_length."
+            )
+        assert mu is not None  # the batch size was chosen by it
+        length = math.floor((1 / (eta * mu) + theta) / (0.5 - 1.5 * theta)) + 1
     if steps is None and epochs is None:
         gap = base.initial_gap(objective, initial_gap)
         noise = _noise(problem, settings.clip_norm) ** 2 / _needed(objective, mu, "epochs")
         epochs = max(1, math.ceil(math.log2(max(gap / noise, 1.0))))
     steps = _all_steps(epochs, steps, lambda count: count * length)
-    fields = {"step_size": eta, "epoch_length": length, "doubling": False}
-    return _configured(problem, settings, steps, fields)
+    return _configured(problem, settings, steps, eta, length, doubling=False)
 
 
 def dp_svrg_plus_plus(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -424,7 +398,6 @@ def dp_svrg_plus_plus(
     Reference: Wang, Ye and Xu (2017), algorithm 2 and theorem 4.4, after Allen-Zhu and Yuan (2016);
       noise and batches as in ``dp_svrg``.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_svrg_plus_plus(
     ...     objectives.logistic(), budget, data_size=10_000, dimension=10, epochs=4)
@@ -432,8 +405,7 @@ def dp_svrg_plus_plus(
     [('anchor', 4), ('difference', 30)]
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
-    sizes = (batch_size, max_batch_size, anchor_share)
-    settings = _settings(objective, clip_norm, smoothness, *sizes)
+    settings = _settings(objective, clip_norm, smoothness, batch_size, max_batch_size, anchor_share)
     if steps is None and epochs is None:
         gap = base.initial_gap(objective, initial_gap)
         ratio = gap / _noise(problem, settings.clip_norm)
@@ -451,20 +423,4 @@ def dp_svrg_plus_plus(
     settings = settings.sized(problem.data_size, typical_length)
     eta = _step_size(settings, problem.data_size, step_size, (13, 13))
     length = length or math.ceil(1 / eta)
-    fields = {"step_size": eta, "epoch_length": length, "doubling": True}
-    return _configured(problem, settings, total_steps(length), fields)
-
-
-def _configured(
-    problem: base.Problem, settings: Settings, steps: int, fields: dict[str, Any]
-) -> VarianceReduced:
-    fields["step_size"] = base.positive_leaf("step_size", fields["step_size"])
-    # Theory chooses T: rounded up to a power of 2, similar plans share one program.
-    fields |= problem.plan(steps, max(1 << (steps - 1).bit_length(), base.MAX_STEPS))
-    epochs = epochs_of(steps, fields["epoch_length"], fields["doubling"])
-    anchor, difference = _split_queries(problem, settings, steps, epochs)
-    algorithm = VarianceReduced(anchor=anchor, difference=difference, **fields)
-    # Close to the anchor the noise of a difference is smaller than the event says.
-    base.check_noise(difference.event(steps), LEAST)
-    problem.check_spent(algorithm.event)
-    return algorithm
+    return _configured(problem, settings, total_steps(length), eta, length, doubling=True)

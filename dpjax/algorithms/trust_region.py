@@ -1,7 +1,6 @@
 """DP-TR (Wang and Xu 2020, algorithm 1), and the step on a noisy model that its variants share."""
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,23 +8,15 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from dpjax import _validate
+from dpjax import _validate, objectives
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
-from dpjax.algorithms import base
-from dpjax.algorithms.certificate import (
-    CLIP_SLACK,
-    Certificate,
-    ErrorBars,
-    NoiseBounds,
-    certify,
-    error_bars,
-    scope_of,
-)
-from dpjax.linalg import chi_quantile, symmetric_top_eigenvalue_quantile, trust_region_step
+from dpjax.algorithms import base, certificate
+from dpjax.algorithms.certificate import Certificate, ErrorBars, NoiseBounds
+from dpjax.algorithms.gradient_descent import noise_bounds
+from dpjax.linalg import symmetric_top_eigenvalue_quantile, trust_region_step
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
-from dpjax.objectives import Objective
 from dpjax.objectives.linear import Region
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
 
@@ -79,21 +70,20 @@ def ask_model(queries: Queries, params: Params, ask: base.Ask, **public: Any) ->
     return SecondOrderAnswer(ravel_pytree(gradient)[0], hessian)
 
 
-def spectral_scale(queries: Sequence[Any], dimension: int) -> float:
+def spectral_scale(query: Any) -> float:
     """Returns the typical spectral norm of the noise on the mean Hessian, (p, p)."""
     # Of isometric noise, whose off-diagonal entries have 1 / sqrt(2) the diagonal's deviation.
-    return float(queries[-1].hessian_stddev) * math.sqrt(2 * dimension)
+    return float(query.hessian_stddev) * math.sqrt(2 * query.setting.dimension)
 
 
 # By default accelerators multiply matrices in 8 to 11 bits, and the step would be as inexact.
 @jax.default_matmul_precision("highest")
 def take_step(
-    objective: Objective,
+    algorithm: Any,
     state: TrustRegionState,
     answer: SecondOrderAnswer,
     radius: Array,
     damping: Array | float,
-    subproblem: Solver,
 ) -> tuple[TrustRegionState, TrustRegionInfo]:
     """Returns the state after steps 5 and 6 of algorithm 1, and its metrics.
 
@@ -102,23 +92,23 @@ def take_step(
 
     Privacy: post-processing of the answer.
     """
-    wide = at_least_float32(state.params)
+    objective, wide = algorithm.objective, at_least_float32(state.params)
     flat, unravel = ravel_pytree(wide)
     gradient = ravel_pytree(objective.regularize_gradient(unravel(answer.gradient), wide))[0]
     hessian = objective.regularize_hessian(answer.hessian, wide)
-    # Noise must not pass for negative curvature: lift the spectrum by its typical size.
-    damped = hessian + damping * jnp.eye(flat.size, dtype=hessian.dtype)
-    move, info = minimize_model(gradient, damped, radius, subproblem)  # step 5
-    params = optax.tree.cast_like(unravel(flat + move), state.params)  # step 6
+    move, info = minimize_model(gradient, hessian, damping, radius, algorithm.subproblem)
+    params = optax.tree.cast_like(unravel(flat + move), state.params)
     after = (params, state.params, answer, info.multiplier, state.iteration + 1)
     return TrustRegionState(*after), info
 
 
 @jax.default_matmul_precision("highest")
 def minimize_model(
-    gradient: Array, hessian: Array, radius: Array, *solver: Solver
+    gradient: Array, hessian: Array, damping: Array | float, radius: Array, *solver: Solver
 ) -> tuple[Array, TrustRegionInfo]:
-    """Returns the step of ``trust_region_step``, whose arguments it has, and its metrics."""
+    """Returns the step of ``trust_region_step`` on the damped model, and its metrics."""
+    # Noise must not pass for negative curvature: lift the spectrum by its typical size.
+    hessian = hessian + damping * jnp.eye(gradient.size, dtype=hessian.dtype)
     move, multiplier = trust_region_step(gradient, hessian, radius, *solver)
     info = TrustRegionInfo(
         gradient_norm=jnp.linalg.norm(gradient),
@@ -162,7 +152,7 @@ class TrustRegion(base.Algorithm):
         # Algorithm 1, with damping and a radius that shrinks.
         answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
-        return take_step(self.objective, state, answer, radius, self.damping, self.subproblem)
+        return take_step(self, state, answer, radius, self.damping)
 
     def done(self, state: TrustRegionState) -> Array:
         # Step 7: Lagrange multiplier + damping at most sqrt(alpha rho).
@@ -179,11 +169,9 @@ class TrustRegion(base.Algorithm):
         if self.certified == "output":
             # Here no answer was asked yet: one more release, which ``event`` counts.
             params, answer = state.params, ask_model(self.queries, state.params, ask)
-        _, unravel = ravel_pytree(at_least_float32(params))
-        gradient = unravel(answer.gradient)
-        upper, lower = certify(self.objective, params, gradient, answer.hessian, self.bounds)
-        scope = scope_of(self.unclipped and bounded_rows)
-        return Certificate(upper, lower, self.beta, self.certified, scope), params
+        gradient = ravel_pytree(at_least_float32(params))[1](answer.gradient)
+        answer = gradient, answer.hessian
+        return certificate.certify(self, params, answer, self.certified, bounded_rows)
 
     def error_bars(self, state: TrustRegionState, bounded_rows: bool) -> ErrorBars | None:
         last = self.queries[-1]
@@ -197,18 +185,11 @@ class TrustRegion(base.Algorithm):
             if (slope := form.slope_within(length)) is not None:
                 joint = (slope / last.gradient_weight) ** 2 + 1 / last.hessian_weight**2
                 unclipped = unclipped | (joint <= 1)
-        return error_bars(
-            self.objective,
-            state.query_point,
-            state.answer,
-            state.multiplier,
-            (self.queries[0].stddev, last.hessian_stddev),
-            unclipped & bounded_rows,
-        )
+        return certificate.error_bars(self, state, unclipped & bounded_rows)
 
 
 def dp_trust_region(
-    objective: Objective,
+    objective: objectives.Objective,
     budget: PrivacyBudget,
     *,
     data_size: int,
@@ -228,8 +209,6 @@ def dp_trust_region(
 ) -> TrustRegion:
     """Returns the differentially private trust-region method, calibrated to the budget.
 
-    Arguments that are not listed mean the same in all factories: see ``help(dpjax.algorithms)``.
-
     Args:
       dimension: number of parameters p; time is O(n p^2 + p^3) a step.
       steps: T; each reads all records once, or twice in separate releases. By default 32; 16 for a
@@ -238,10 +217,8 @@ def dp_trust_region(
         linear model on rows of norm 1. An objective of your own, such as a network, whose weights
         are smaller, needs a smaller one: try 3, or the norm of the start.
       damping: kappa, as in all factories; by default 1/2, or 1 for the squared loss.
-      hessian_clip_norm: bound on the Frobenius norm of one record's Hessian; by default the
-        smoothness. In a joint release it is the Hessian's weight too, by default the smallest at
-        which a margin loss's Hessian adds nothing to the joint clip norm; given here, the
-        certificate refers to the clipped objective.
+      hessian_clip_norm: as in all factories; if it is given for a joint release, the certificate
+        refers to the clipped objective.
       release: ``"joint"`` (gradient and Hessian as one Gaussian) or ``"separate"`` (two).
       stopping_alpha: stop when the Lagrange multiplier + kappa * (the noise's spectral scale) is at
         most sqrt(alpha rho); None to take all steps. The paper proves it for a constant radius
@@ -249,6 +226,7 @@ def dp_trust_region(
         there spends beta / T on each iterate (a union bound).
       certify: ``"last_query"`` (free; w_{T-1} of a full run), ``"output"`` (one more release) or
         None.
+      **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases means of clipped per-record gradients and Hessians with Gaussian noise, T
       times, or T + 1 with ``certify="output"``; subproblem, multiplier, step, stopping and
@@ -258,7 +236,6 @@ def dp_trust_region(
     Reference: Wang and Xu (2020), algorithm 1, theorem 1; the joint release, the isometric noise,
       damping and the shrinking radius are ours.
 
-    >>> from dpjax import objectives
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_trust_region(
     ...     objectives.logistic(), budget, data_size=10_000, dimension=10)
@@ -272,20 +249,19 @@ def dp_trust_region(
     subproblem = check_solver("subproblem", subproblem)
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)
-    radius, final_radius = check_radii(objective, radius, final_radius)
+    radii = check_radii(objective, radius, final_radius)
     _validate.choice("release", release, RELEASES)
     clips = (clip_norm, hessian_clip_norm)
-    typical = math.sqrt(radius * final_radius)  # length of a step, to split the noise by
+    typical = math.sqrt(math.prod(radii))  # length of a step, to split the noise by
     queries, unclipped = _queries(problem, steps + (certify == "output"), release, clips, typical)
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
     picked = stopping_alpha is not None and certify == "last_query"
     damping = region.damping if damping is None else damping
-    damping = _validate.non_negative("damping", damping) * spectral_scale(queries, dimension)
+    damping = _validate.non_negative("damping", damping) * spectral_scale(queries[-1])
     algorithm = TrustRegion(
         queries=queries,
-        radius=radius,
-        radius_decay=radius_decay(radius, final_radius, steps),
+        **shrinking(radii, steps),
         damping=base.to_leaf(damping),
         stop_below=_stopping_level(objective, stopping_alpha),
         bounds=_noise_bounds(queries, dimension, beta / steps if picked else beta),
@@ -300,7 +276,7 @@ def dp_trust_region(
     return algorithm
 
 
-def paper_schedule(objective: Objective, alpha: float = 0.1) -> dict[str, float]:
+def paper_schedule(objective: objectives.Objective, alpha: float = 0.1) -> dict[str, float]:
     """Returns the paper's own radius and stopping rule, as arguments of ``dp_trust_region``.
 
     These are radius = final_radius = sqrt(alpha / rho), no damping, and the stopping rule
@@ -313,7 +289,6 @@ def paper_schedule(objective: Objective, alpha: float = 0.1) -> dict[str, float]
     Reference: Wang and Xu (2020), theorem 2. At alpha = 0.1 the rule fires after one or two
     iterations on the paper's data, far from the optimum.
 
-    >>> from dpjax import objectives
     >>> round(paper_schedule(objectives.logistic())["radius"], 3)
     1.019
     """
@@ -324,13 +299,13 @@ def paper_schedule(objective: Objective, alpha: float = 0.1) -> dict[str, float]
     return {"radius": radius, "final_radius": radius, "damping": 0.0, "stopping_alpha": alpha}
 
 
-def region_of(objective: Objective) -> Region:
+def region_of(objective: objectives.Objective) -> Region:
     """Returns the default steps, radius and damping of a trust-region method."""
     return Region() if objective.averaged is None else objective.averaged.region
 
 
 def check_radii(
-    objective: Objective, radius: float | None, final_radius: float | None
+    objective: objectives.Objective, radius: float | None, final_radius: float | None
 ) -> tuple[float, float]:
     """Returns the radii of the first and the last iteration, or raises for ones that grow."""
     radius = region_of(objective).radius if radius is None else radius
@@ -346,10 +321,12 @@ def check_radii(
     return first, last
 
 
-def radius_decay(radius: float, final_radius: float, steps: int) -> float:
-    """Returns the factor that takes ``radius`` to ``final_radius`` in ``steps`` iterations."""
+def shrinking(radii: tuple[float, float], steps: int) -> dict[str, float]:
+    """Returns the radius and the factor that takes it to the final one in ``steps`` iterations."""
     # T iterations have T - 1 steps between them; a single one has the first radius.
-    return base.to_leaf((final_radius / radius) ** (1 / max(steps - 1, 1)))
+    first, last = radii
+    decay = base.to_leaf((last / first) ** (1 / max(steps - 1, 1)))
+    return {"radius": first, "radius_decay": decay}
 
 
 def _queries(
@@ -362,36 +339,25 @@ def _queries(
     """Returns the queries, for ``count`` answers, and whether clipping provably never acts."""
     objective, budget = problem.objective, problem.budget
     clip, hessian_clip = base.clip_norms(objective, *clips)
-    # Where n is private the released mean is over a declared n, not the objective's.
-    public = budget.relation != "add_or_remove_one"
-    unclipped = public and base.never_clips(objective, clip)
     draws = problem.dimension * (problem.dimension + 1)  # of gradient and Hessian
     joint = gaussian_multiplier(budget, count, problem.accountant, noise_draws=draws)
     if release == "joint":
-        clip, hessian_clip, free = joint_weights(objective, *clips)
-        unclipped = unclipped and free
-        query = JointQuery(
-            setting=problem.setting,
-            noise_multiplier=joint,
-            gradient_weight=clip,
-            hessian_weight=hessian_clip,
-        )
-        return (query,), unclipped
-    if objective.constants is None or hessian_clip < base.to_leaf(objective.constants.smoothness):
-        unclipped = False
-    fraction = _gradient_fraction(clip, hessian_clip, radius)
-
-    # 1 / multiplier^2 adds up over Gaussian releases: each takes its fraction of the joint one's.
-    def part(kind: Any, fraction: float, norm: float) -> Any:
-        multiplier = round_up(joint / math.sqrt(fraction))
-        return kind(setting=problem.setting, noise_multiplier=multiplier, clip_norm=norm)
-
-    gradient = part(GradientQuery, fraction, clip)
-    return (gradient, part(HessianQuery, 1 - fraction, hessian_clip)), unclipped
+        of_gradient, of_hessian, free = joint_weights(objective, *clips)
+        weights = {"gradient_weight": of_gradient, "hessian_weight": of_hessian}
+        unclipped = free and base.never_clips(objective, budget.relation, clip)
+        return (problem.part(JointQuery, joint, 1.0, **weights),), unclipped
+    unclipped = base.never_clips(objective, budget.relation, clip, hessian_clip)
+    # Minimises the model error sqrt(p) sigma_g r + |E| r^2 / 2 over a step of length r, with
+    # |E| about tau sqrt(2 p): rho_g / rho_h = (sqrt(2) D_g / (D_F r))^(2/3), free of p.
+    ratio = (math.sqrt(2) * clip / (hessian_clip * radius)) ** (2 / 3)
+    fraction = min(max(ratio / (1 + ratio), 0.01), 0.99)
+    gradient = problem.part(GradientQuery, joint, fraction, clip_norm=clip)
+    hessian = problem.part(HessianQuery, joint, 1 - fraction, clip_norm=hessian_clip)
+    return (gradient, hessian), unclipped
 
 
 def joint_weights(
-    objective: Objective, clip_norm: float | None, hessian_clip_norm: float | None
+    objective: objectives.Objective, clip_norm: float | None, hessian_clip_norm: float | None
 ) -> tuple[float, float, bool]:
     """Returns the weights of a joint release, and whether the Hessian is free.
 
@@ -414,26 +380,16 @@ def joint_weights(
     return round_up(clip * of_gradient), round_up(clip * of_hessian), known
 
 
-def _gradient_fraction(clip: float, hessian_clip: float, radius: float) -> float:
-    # Minimises the model error sqrt(p) sigma_g r + |E| r^2 / 2 over a step of length r, with
-    # |E| about tau sqrt(2 p): rho_g / rho_h = (sqrt(2) D_g / (D_F r))^(2/3), free of p.
-    ratio = (math.sqrt(2) * clip / (hessian_clip * radius)) ** (2 / 3)
-    return min(max(ratio / (1 + ratio), 0.01), 0.99)
-
-
 def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:
     # Both bounds hold together with probability 1 - beta: each may fail with half of it.
-    first, last = queries[0], queries[-1]
-    gradient = float(first.stddev) * chi_quantile(dimension, 1 - beta / 2)
+    gradient, last = noise_bounds(queries[0], dimension, beta / 2).gradient, queries[-1]
     quantile = symmetric_top_eigenvalue_quantile(dimension, 1 - beta / 2, last.isometric)
     hessian = float(last.hessian_stddev) * quantile
-    return NoiseBounds(
-        round_up(gradient + CLIP_SLACK * float(first.bound())),
-        round_up(hessian + CLIP_SLACK * float(last.hessian_bound)),
-    )
+    hessian += certificate.CLIP_SLACK * float(last.hessian_bound)
+    return NoiseBounds(gradient, round_up(hessian))
 
 
-def _stopping_level(objective: Objective, alpha: float | None) -> float:
+def _stopping_level(objective: objectives.Objective, alpha: float | None) -> float:
     if alpha is None:
         return -math.inf  # never reached
     if objective.hessian_lipschitz is None:

@@ -136,6 +136,12 @@ MEMORY: Options = {
         "them again, unless `dpjax data FILE --write` did",
     }
 }
+CHECKPOINT: Options = {
+    "--checkpoint": {
+        "type": Folder,
+        "help": "save the run as it goes, or resume the run saved there; SECRET: it holds the key",
+    }
+}
 OBJECTIVE: Options = {
     "--objective": {
         "help": f"one of softmax, {', '.join(dpjax.objectives.OBJECTIVES)} (default: by the "

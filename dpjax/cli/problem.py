@@ -22,7 +22,7 @@ from dpjax.datasets.labels import Label, labels_counted
 from dpjax.datasets.registry import SPECS
 from dpjax.datasets.scaled import declared_in, is_scaled
 from dpjax.datasets.sources import existing, is_table_path
-from dpjax.driver import root_key
+from dpjax.driver import holds_run, root_key
 from dpjax.results import guarantee
 from dpjax.results.remarks import remarks
 from dpjax.statistics import PrivateBounds
@@ -327,15 +327,14 @@ def dry_run(
     return flag_quotes(arguments.data, arguments.schema)
 
 
-def check_spending(arguments: argparse.Namespace, event: Event | None) -> None:
-    """Raises where a training would: for a seed that is none, or a ledger that does not admit it.
-
-    The event is None where the training goes on and spends nothing more.
-    """
+def check_spending(arguments: argparse.Namespace, event: Event) -> None:
+    """Raises where a training would, for a seed that is none or a ledger that does not admit it."""
     # Raises for one that is none; ``describe`` takes no seed.
     if getattr(arguments, "seed", None) is not None:
         root_key(None, arguments.seed)
-    if arguments.ledger and event is not None:
+    folder = getattr(arguments, "checkpoint", None)
+    # A run that goes on spends nothing more.
+    if arguments.ledger and not (folder and holds_run(folder)):
         # Read and not opened: a dry run takes no lock, and writes nothing.
         dpjax.Ledger.read(arguments.ledger).of(arguments.part).check(event)
 

@@ -31,17 +31,14 @@ def command(arguments: argparse.Namespace) -> int:
     """Becomes the papers' own command, or says where it is."""
     _validate.choice("paper", arguments.paper, _PAPERS)
     if not (_CHECKOUT / "benchmarks" / "papers" / "__main__.py").exists():
+        # The repository's address, where pyproject.toml names it.
+        urls = importlib.metadata.metadata("dpjax").get_all("Project-URL") or []
+        address = [f" ({url.partition(', ')[2]})" for url in urls if "repo" in url.lower()]
         raise ValueError(
             "the papers' reproductions are no part of the installed package: run `python -m "
-            f"benchmarks.papers {arguments.paper}` in a checkout of dpjax{_address()}."
+            f"benchmarks.papers {arguments.paper}` in a checkout of dpjax{''.join(address[:1])}."
         )
     path = os.pathsep.join(filter(None, [str(_CHECKOUT), os.environ.get("PYTHONPATH")]))
     # -P: a folder named benchmarks where the user stands must not hide the checkout's.
     words = ["-P", "-m", "benchmarks.papers", arguments.paper, *arguments.more]
     os.execve(sys.executable, [sys.executable, *words], os.environ | {"PYTHONPATH": path})
-
-
-def _address() -> str:
-    """The repository's, as pyproject.toml names it, in brackets; empty where it names none."""
-    urls = importlib.metadata.metadata("dpjax").get_all("Project-URL") or []
-    return next((f" ({url.partition(', ')[2]})" for url in urls if "repo" in url.lower()), "")

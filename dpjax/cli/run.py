@@ -64,10 +64,7 @@ _OPTIONS: options.Options = {
         "help": 'the part of --epsilon that finds bounds declared "private" in the schema '
         "(default: a tenth)",
     },
-    "--checkpoint": {
-        "type": options.Folder,
-        "help": "save the run as it goes, or resume the run saved there; SECRET: it holds the key",
-    },
+    **options.CHECKPOINT,
     **options.MEMORY,
 }
 OPTIONS = (*options.PROBLEM, options.ANSWERS, options.TRAINING, _OPTIONS, processes.OPTIONS)
@@ -99,7 +96,7 @@ def _work(arguments: argparse.Namespace) -> int:
     problem.warn(algorithm)
     problem.say_labels(arguments, objective, data)
     if arguments.dry_run:
-        everyone.from_first(functools.partial(_check_spending, arguments, algorithm))
+        everyone.from_first(functools.partial(problem.check_spending, arguments, algorithm.event))
         return problem.dry_run(arguments, algorithm, data, costs(algorithm, data))
     if arguments.exact:
         print("warning: --exact prints exact values of the data, NOT PRIVATE", file=sys.stderr)
@@ -157,12 +154,6 @@ def _check(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) and arguments.repeats is not None:
             raise ValueError(f"--{name} is for one training; it does not go with --repeats.")
     options.check(arguments)
-
-
-def _check_spending(arguments: argparse.Namespace, algorithm: Algorithm) -> None:
-    resumed = arguments.checkpoint and holds_run(arguments.checkpoint)
-    # A run that goes on spends nothing more.
-    problem.check_spending(arguments, None if resumed else algorithm.event)
 
 
 def costs(algorithm: Algorithm, data: dpjax.Dataset, trainings: int = 1) -> list[str]:

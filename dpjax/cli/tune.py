@@ -7,7 +7,7 @@ from typing import Any
 import dpjax
 from dpjax.cli import options, problem
 from dpjax.cli.run import costs
-from dpjax.driver import check_data, starting_point
+from dpjax.driver import check_data, holds_run, starting_point
 from dpjax.tuning.score import ACCURACY
 
 HELP = """
@@ -48,7 +48,7 @@ _OPTIONS: options.Options = {
         "privacy, in place of a noisy accuracy on the training records",
     },
 }
-OPTIONS = (*options.PROBLEM, _OPTIONS, options.TRAINING, options.REPORT)
+OPTIONS = (*options.PROBLEM, _OPTIONS, options.TRAINING, options.CHECKPOINT, options.REPORT)
 LISTED = options.listed(dpjax.ALGORITHMS)
 
 
@@ -79,9 +79,11 @@ def command(arguments: argparse.Namespace) -> int:
         flush=True,
     )
     begin = time.perf_counter()
-    # One of the two: a seed says that the result is for research.
-    key = dpjax.random_key() if arguments.seed is None else None
-    booked = {name: getattr(arguments, name) for name in ("seed", "ledger", "part")}
+    folder = arguments.checkpoint
+    # One of three: a seed says that the result is for research, a checkpoint has its own.
+    own = arguments.seed is not None or (folder and holds_run(folder))
+    key = None if own else dpjax.random_key()
+    booked = {name: getattr(arguments, name) for name in ("seed", "checkpoint", "ledger", "part")}
     tuned = dpjax.tuning.run_plan(chosen, data, key=key, **booked)
     chosen_words = ", ".join(f"{name} {value}" for name, value in tuned.settings.items())
     print(f"chosen: {chosen_words}")

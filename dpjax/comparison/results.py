@@ -136,14 +136,19 @@ def page(results: Results, conventions: str) -> str:
     ``conventions`` are those of privacy, in words.
     """
     seeds = f"{results.seeds} seed{'s' * (results.seeds > 1)}"
-    first = results.rows[0]
+    first, optimum = results.rows[0], ""
+    if len(least := results.values("exact_optimum")):
+        optimum = (
+            f"L* = {least[0]:.5f}, the least value found by exact descents from fixed starts "
+            f"({results.values('exact_searched')[0]:.5f}) and from every output."
+        )
     lines = [
         f"# {', '.join(results.methods)} on {first.problem} (NOT PRIVATE)", "",
         "Made by `dpjax.comparison`, with every number in `compare.csv`. Gaps, gradient norms and "
         "accuracies are exact values of the records: NOT PRIVATE.", "",
         f"{conventions} {seeds}; every training starts at 0 and is private at its epsilon by an "
         "exact accountant.", "", _WORDS, "",
-        f"- n = {first.rows:,}, p = {first.dimension}. {_optimum(results)}".rstrip(), "",
+        f"- n = {first.rows:,}, p = {first.dimension}. {optimum}".rstrip(), "",
         "![compare](compare.png)", "",
     ]  # fmt: skip
     for metric in results.exact_metrics:
@@ -165,16 +170,6 @@ def _table(results: Results, metric: str, ratio: bool) -> list[str]:
             cells.append(f"{100 * mean:.1f} %" if ratio else f"{mean:.3g}{spread}")
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
-
-
-def _optimum(results: Results) -> str:
-    least, searched = results.values("exact_optimum"), results.values("exact_searched")
-    if not len(least):
-        return ""
-    return (
-        f"L* = {least[0]:.5f}, the least value found by exact descents from fixed starts "
-        f"({searched[0]:.5f}) and from every output."
-    )
 
 
 def draw(results: Results, relation: str, path: str | os.PathLike) -> None:

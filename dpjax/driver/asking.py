@@ -198,7 +198,7 @@ def check_questions(algorithm: Algorithm, examples: PyTree, params: Params) -> N
 # What is asked follows from structure, shapes and dtypes, so that a sweep is traced once.
 @functools.lru_cache(maxsize=256)
 def _counted(structure: Any, shapes: tuple[Any, ...]) -> Questions:
-    return questions(*structure.unflatten(shapes), _Counting)
+    return questions(*structure.unflatten(shapes), asking=_Counting)
 
 
 def check_counts(algorithm: Algorithm, asked: Questions) -> None:

@@ -12,12 +12,13 @@ from jax.core import Tracer
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
+from dpjax.accounting import Event
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.distributed import mesh_of
 from dpjax.driver.asking import check_questions
 from dpjax.driver.checks import check_alike, check_data, check_devices
-from dpjax.driver.configuration import drop_outdated
+from dpjax.driver.configuration import Configuration, drop_outdated
 from dpjax.driver.keys import key_of_first
 from dpjax.driver.loop import describe
 from dpjax.mechanisms.keys import check_traced, guessable
@@ -56,6 +57,20 @@ class Training:
         """Holds the records open, and tells the other processes if this one fails."""
         with processes.reaching_others(self.team), open_readers(self.records):
             yield
+
+    @property
+    def event(self) -> Event:
+        """What a ledger books."""
+        return self.algorithm.event
+
+    @property
+    def steps(self) -> int:
+        """How many there are to save and show."""
+        return int(self.algorithm.steps)
+
+    def described(self) -> Configuration:
+        """Returns what must be the same for it to go on."""
+        return describe(self.algorithm, self.examples, self.params)
 
     def settled(self, solution: Solution, part: str | None = None) -> Solution:
         """Returns a solution of this training with what only the host knows of it."""

@@ -15,12 +15,11 @@ import numpy as np
 
 from dpjax._typing import Array, PyTree
 from dpjax.accounting import Ledger, LedgerError
-from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.driver import fingerprint
 from dpjax.driver.checkpoint import Checkpoint, Folder, ResumeMismatch
 from dpjax.driver.configuration import difference
-from dpjax.driver.loop import Carry, describe
+from dpjax.driver.loop import Carry
 from dpjax.driver.prepare import Training
 from dpjax.mechanisms import as_key
 from dpjax.placement.processes import Team
@@ -87,7 +86,7 @@ class Journal:
       that no intent is spent whose run cannot go on.
     """
 
-    algorithm: Algorithm
+    training: Training
     reached: Checkpoint
     folder: Folder | None
     ledger: Ledger | None
@@ -111,7 +110,7 @@ class Journal:
         return carry
 
     def _record(self, carry: Carry, resumed: bool) -> None:
-        event, reached = self.algorithm.event, self.reached
+        event, reached = self.training.event, self.reached
         if self.folder is not None and not resumed:
             if self.ledger is not None:  # else a refused run would leave its checkpoint
                 self.ledger.check(event)
@@ -150,7 +149,7 @@ class Journal:
         # Before ``begin`` nothing was asked and nothing is spent.
         if self._carry is None or (self.folder is None and self.ledger is None):
             return "interrupted"
-        step = f"interrupted after step {int(self._carry.step)} of {int(self.algorithm.steps)}"
+        step = f"interrupted after step {int(self._carry.step)} of {self.training.steps}"
         spent = "the budget of the whole run is spent"
         if self.folder is None:
             return f"{step}; {spent}, and a run without a checkpoint cannot be resumed."
@@ -199,7 +198,7 @@ def journal(training: Training, kept: RunFiles) -> Iterator[Journal]:
         # In the other processes there is nowhere to write.
         folder, ledger = (ours[0].folder, ours[0].ledger) if ours else (None, None)
         label = kept.label or ""
-        written = Journal(training.algorithm, held, folder, ledger, label, begun.reproducible, team)
+        written = Journal(training, held, folder, ledger, label, begun.reproducible, team)
         try:
             yield written
         except KeyboardInterrupt:
@@ -237,7 +236,7 @@ class _OpenRun:
         """Returns what must be the same to go on, after comparing it with what was found."""
         if self.folder is None and self.ledger is None:
             return {}
-        described = describe(training.algorithm, training.examples, training.params)
+        described = training.described()
         if self.folder is None:
             return {"config": described.digest}
         now = {
@@ -284,8 +283,8 @@ def _open(kept: RunFiles, training: Training, stack: contextlib.ExitStack) -> _O
     else:
         root = held.key if key is None else as_key(key)
         # Keys of two implementations cannot be compared; their words can.
-        words = [np.asarray(jax.random.key_data(each)) for each in (root, held.key)]
-        if not np.array_equal(*words):
+        one, other = (np.asarray(jax.random.key_data(each)) for each in (root, held.key))
+        if not np.array_equal(one, other):
             raise ResumeMismatch(
                 "key is not the one this checkpoint was begun with; pass key=None to resume "
                 "with its own. To start another run, which spends the budget again, name "

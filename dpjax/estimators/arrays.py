@@ -31,6 +31,8 @@ _LARGEST = 1e150
 
 def features(x: Any) -> np.ndarray:
     """Returns ``x`` as real numbers (n, p), with NaN for a cell that is none."""
+    # Its rows are dense once they are scaled.
+    x = x.toarray() if sparse.issparse(x) else x
     array, kind = _read("X", x)
     if array.ndim != 2:
         raise ValueError(
@@ -112,8 +114,7 @@ def _read(name: str, data: Any) -> tuple[np.ndarray, Kind]:
     """Returns ``data`` as an array, and how it is stored."""
     if sparse.issparse(data):
         raise TypeError(
-            f"Sparse data was passed for {name}, but dense data is required: pass {name}.toarray() "
-            f"({8 * data.shape[-1]:,} bytes a row)."
+            f"Sparse data was passed for {name}, but dense data is required: {name}.toarray()."
         )
     check_unmasked(name, data)
     if _is_bare(data):

@@ -85,8 +85,8 @@ class PrivateEstimator(BaseEstimator):
         """Trains privately, which spends the budget once.
 
         Args:
-          X: (n, p) numbers: an array, a list of lists, or a data frame. A cell that is no real
-            number is a missing value.
+          X: (n, p) numbers: an array, dense or sparse, a list of lists, or a data frame. A cell
+            that is no real number is a missing value.
           y: (n,) labels or numbers: an array, a list, or a column of a data frame. A record whose
             label is missing or not as declared contributes nothing.
           groups: (n,) integers or words that say whose each record is; None to protect each record
@@ -166,6 +166,11 @@ class PrivateEstimator(BaseEstimator):
         held, penalty = self.solution_, self.solution_.description.penalty
         beside: Any = {"classes": self._scored, "numeric": is_regressor(self), "penalty": penalty}
         return coefficients(self._params, held.preprocessing, held.error_bars, **beside)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     def summary(self) -> str:
         """Returns ``coefficients_`` as a table with captions; of ``inference``, with intervals."""

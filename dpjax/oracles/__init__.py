@@ -1,24 +1,28 @@
 """Queries of the data, which answer with noise and know what they release."""
 
 from dpjax._wide import Expansion, accumulate, zeros
-from dpjax.oracles.conditional import cond_under_vmap
-from dpjax.oracles.counts import AccuracyQuery, CountQuery
-from dpjax.oracles.covariance import CovarianceQuery, FittedQuery, NormsQuery
-from dpjax.oracles.estimate import EstimateQuery
+from dpjax.oracles.counts import AccuracyQuery, CountQuery, NormsQuery
 from dpjax.oracles.gradient import (
     LEAST,
     AnchorQuery,
     BallQuery,
     DifferenceQuery,
+    EstimateQuery,
     GradientQuery,
     NetworkQuery,
 )
-from dpjax.oracles.hessian import HessianQuery, JointQuery, SecondOrderAnswer, SubspaceQuery
+from dpjax.oracles.hessian import (
+    CovarianceQuery,
+    FittedQuery,
+    HessianQuery,
+    JointQuery,
+    SecondOrderAnswer,
+    SubspaceQuery,
+)
 from dpjax.oracles.minimizer import MinimizerQuery, ObjectiveQuery, iterations_of
-from dpjax.oracles.newton import NewtonQuery
-from dpjax.oracles.query import Query
+from dpjax.oracles.query import Query, cond_under_vmap
 from dpjax.oracles.records import bind, check_examples, check_query
-from dpjax.oracles.score import ScoreQuery, Scores, SelectionQuery
+from dpjax.oracles.score import NewtonQuery, ScoreQuery, Scores, SelectionQuery
 from dpjax.oracles.setting import ClippedSums, Evaluations, Setting
 from dpjax.sampling.factories import (
     check_batch_size,

@@ -1,10 +1,13 @@
-"""Oracles of noisy fractions of the records: whose label is predicted, or who count at all."""
+"""Oracles of noisy shares of the records: whose label is predicted, who count, who is in a bin."""
 
+import dataclasses
 import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
@@ -16,13 +19,16 @@ from dpjax.derivatives.linear.scaled_rows import PreparedLinear, prepare
 from dpjax.derivatives.primitives import vmap_mixes_examples
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.objectives.units import UnitLoss
-from dpjax.oracles.query import Mask, Query, Records, Sums
+from dpjax.oracles.gradient import GradientQuery
+from dpjax.oracles.query import Mask, MeanQuery, Records, Sums
 from dpjax.oracles.setting import ClippedSums
 from dpjax.placement.stream import shaped
 from dpjax.sampling import FullBatch
 
+_BINS = 16  # of the norms of gradients
 
-class _Fraction(Query):
+
+class _Fraction(MeanQuery):
     """Asks for (number of records that have a property) / n + N(0, stddev^2)."""
 
     quantity = Quantity("fraction")
@@ -34,6 +40,8 @@ class _Fraction(Query):
     _jumps = True
     # How far a record moves the sum; also where it is replaced, as none counts less than 0.
     _moved = 1.0
+    # Whether a unit counts as the share of its records that have the property, not as a whole.
+    _by_share = False
 
     def bound(self, params: Params | None = None, **public: Any) -> float:
         return 1.0
@@ -46,7 +54,7 @@ class _Fraction(Query):
         """Returns the number of records that have the property, (). NOT PRIVATE."""
         linear, have = self.objective.linear, functools.partial(self._have, params)
         if isinstance(records, units.PreparedUnits):
-            return (self._of_units(records, have),)
+            return (units.count_units(records, have if self._by_share else None),)
         if linear is None:
             return (count_rows(records, mask, have),)
         return (sums.count(prepared(linear, records, mask), have),)
@@ -54,17 +62,8 @@ class _Fraction(Query):
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         return (self.noise_multiplier * self._moved,)  # on the sum
 
-    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Array:
-        return noisy[0] / self.data_size
-
-    def noisy_parts(self, answer: Array) -> tuple[Array, ...]:
-        return (answer * self.data_size,)
-
     def _have(self, params: Params, rows: Any) -> Array:
         raise NotImplementedError
-
-    def _of_units(self, records: units.PreparedUnits, have: Any) -> Any:
-        return units.count_units(records)
 
 
 @pytree_dataclass(kw_only=True)
@@ -92,6 +91,7 @@ class AccuracyQuery(_Fraction):
 
     name = "accuracy"
     sums = ClippedSums(reviewed="AccuracyQuery")
+    _by_share = True
 
     def __post_init__(self):
         if self.relation == "add_or_remove_one":
@@ -118,9 +118,6 @@ class AccuracyQuery(_Fraction):
     def check_examples(self, examples: PyTree, params: Params) -> None:
         """Raises unless the examples are rows with labels, which the model scores one by one.
 
-        Raises:
-          ValueError: before anything is spent, since the question comes when the steps are over.
-
         Privacy: reads shapes and dtypes, no value; no message names n.
         """
         if not (isinstance(examples, tuple) and len(examples) == 2):
@@ -131,9 +128,6 @@ class AccuracyQuery(_Fraction):
             raise ValueError(
                 f"the model of {self.objective.name} does not score rows of these x: {error}"
             ) from error
-
-    def _of_units(self, records: units.PreparedUnits, have: Any) -> Any:
-        return units.count_units(records, have)
 
     def _have(self, params: Params, rows: Any) -> Array:
         if not self._grouped or isinstance(rows, PreparedLinear):
@@ -200,3 +194,102 @@ class CountQuery(_Fraction):
         alone = vmap_mixes_examples(self.objective.loss, params, rows)
         size = max(1, min(BLOCK, 2**24 // sum(map(jnp.size, jax.tree.leaves(params)))))
         return lax.map(counts, rows, batch_size=None if alone else size)
+
+
+@pytree_dataclass(kw_only=True)
+class NormsQuery(MeanQuery):
+    """Asks what share of n records has a gradient's norm in each bin, with noise.
+
+    Upper ends of bins are 2^(-i/3) times ``clip_norm``; the first also has all larger norms, the
+    last all smaller ones.
+
+    Privacy: the Gaussian mechanism. A record adds 1 to one bin, whatever it holds, or nothing where
+      it is null: it moves the counts by 1 in the l2 norm, and one that is replaced by 2 at most.
+      Counts are added exactly.
+    """
+
+    clip_norm: Array | float
+
+    name = "gradient_norms"
+    quantity = Quantity("gradient_norms")
+    noise_draws = _BINS  # pyright: ignore[reportAssignmentType]
+    reads = FullBatch
+    closed_form_for_units = True
+    _jumps = True  # rounding can move a norm into another bin
+    sums = ClippedSums(reviewed="NormsQuery")
+
+    def bound(self, params: Params | None = None, **public: Any) -> float:
+        return 1.0
+
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
+        """Returns how many norms are in each bin. NOT PRIVATE."""
+        loss = self.objective.data_term
+        form: Any = loss.of_scores
+        ends = self.clip_norm * self.edges
+
+        def count(low: Array, high: Array) -> Any:
+            def inside(norm: Array) -> Array:
+                return (norm > low) & (norm <= high)
+
+            def of_rows(rows: PreparedLinear) -> Array:
+                weights = params.astype(rows.dtype).reshape(form.outputs, -1)
+                slope, _ = sums.derivatives(form, weights, rows.directions, rows.radius, rows.label)
+                return inside(jnp.linalg.norm(slope, axis=1)).reshape(rows.radius.shape)
+
+            def of_examples(rows: PyTree) -> Array:
+                gradients = jax.vmap(jax.grad(loss.loss), in_axes=(None, 0))(params, rows)
+                return inside(jax.vmap(optax.tree.norm)(gradients))
+
+            if isinstance(records, units.PreparedUnits):
+                return units.count_gradients(form, records, params, inside)
+            if loss.linear is None:
+                return count_rows(records, mask, of_examples)
+            return sums.count(prepared(form, records, mask), of_rows)
+
+        return (jax.vmap(count)(jnp.append(ends[1:], 0.0), ends.at[0].set(jnp.inf)),)
+
+    @property
+    def edges(self) -> Array:
+        """The upper ends of the bins over ``clip_norm``, (bins,)."""
+        return 2.0 ** (-jnp.arange(_BINS) / 3)
+
+    def exceeded(self, answer: Array, share: float) -> Array:
+        """Returns the least edge that about ``share`` of the records exceed at most, ()."""
+        # The upper end of the first bin with which too many are counted; of the last one else.
+        above = jnp.append(jnp.cumsum(answer)[:-1], jnp.inf)
+        return self.edges[jnp.argmax(above > share)]
+
+
+@dataclasses.dataclass(frozen=True)
+class BinsLoss:
+    """The loss whose gradient has a 1 for the bin in which a record lies in each column.
+
+    A record is ``(places, y)``: the number of its bin in each column, of ``sizes`` bins, then
+    further numbers, summed as they are. A place that is no bin, NaN and y add nothing.
+    """
+
+    sizes: tuple[int, ...]
+
+    def __call__(self, params: Params, example: Any) -> Array:
+        """Returns the inner product of ``params`` and what a record adds."""
+        record, count = example[0], len(self.sizes)
+        bins = np.r_[*map(np.arange, self.sizes)]
+        inside = record[np.repeat(np.arange(count), self.sizes)] == bins
+        return params @ jnp.r_[inside, jnp.nan_to_num(record[count:])].astype(params.dtype)
+
+
+@pytree_dataclass(kw_only=True)
+class HistogramQuery(GradientQuery):
+    """Asks for (sum of what ``BinsLoss`` counts) / n + N(0, stddev^2 I), once for all columns.
+
+    Privacy: the Gaussian mechanism. A record adds a 1 in each of m columns, and a unit the mean of
+      its records: neither has a norm above ``clip_norm``, sqrt(m + s) for further numbers of
+      squared norm s. Clipping enforces it whatever a record holds.
+    """
+
+    name = "histogram"
+    sums = ClippedSums(reviewed="HistogramQuery")
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        return (("share of a bin", float(self.stddev)),)

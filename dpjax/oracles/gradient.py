@@ -1,21 +1,37 @@
-"""Oracles of gradients: their noisy mean, with noise of a ball, or its change from an anchor."""
+"""Oracles of gradients: their noisy mean, with noise of a ball, its change, a running estimate."""
 
+import functools
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
+from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import float64
 from dpjax.accounting import Release
 from dpjax.accounting.release import Quantity
-from dpjax.derivatives import ClippedSum, clipped_grad
-from dpjax.derivatives.difference import ClippedGradDifference, clipped_grad_difference
-from dpjax.mechanisms.noise import Ball
+from dpjax.derivatives import ClippedGradDifference, ClippedSum, clipped_grad, flatten
+from dpjax.derivatives.difference import clipped_grad_difference
+from dpjax.derivatives.integers import Summand, Total
+from dpjax.derivatives.rounding import FINISHING
+from dpjax.mechanisms import PrefixNoise, derive
+from dpjax.mechanisms.noise import Ball, Noise, Prefix
 from dpjax.oracles.query import Mask, Query, Records, Sums
-from dpjax.oracles.setting import ClippedSums
-from dpjax.sampling import FullBatch
+from dpjax.oracles.setting import ClippedSums, Evaluations
+from dpjax.sampling import FullBatch, SinglePass, as_shuffled
+
+LEAST = 2.0**-60
+"""The least noise over the largest, which float32 must hold.
+
+It is nearer to 0 than any rounding error of the parameters that it is added to.
+"""
+ROWS = 256
+"""Records of a micro-batch: an answer costs as many of them as its batch holds."""
+# Above the rounding of the float32 products below: sizes and noise err upwards.
+_SHARE = 2.0**-20
 
 
 @pytree_dataclass(kw_only=True)
@@ -36,15 +52,10 @@ class GradientQuery(Query):
     # Subclasses may share this purpose, since ``step_key`` derives from their names as well.
     purpose = "gradient"  # pyright: ignore[reportAssignmentType]
     closed_form_for_units = True
-
     sums = ClippedSums(reviewed="GradientQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
         return self.clip_norm
-
-    @property
-    def components(self) -> tuple[tuple[str, float], ...]:
-        return (("gradient", float(self.stddev)),)
 
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the sum of clipped gradients, (p,). NOT PRIVATE."""
@@ -69,7 +80,6 @@ class NetworkQuery(GradientQuery):
 
     per_layer: bool = static(default=False)
     memory_limit: int | None = static(default=None)
-
     sums = ClippedSums(reviewed="NetworkQuery")
 
     @property
@@ -110,7 +120,6 @@ class BallQuery(GradientQuery):
     dimension: int = static()
 
     noise = Ball()
-
     sums = ClippedSums(reviewed="BallQuery")
 
     @property
@@ -135,23 +144,13 @@ class BallQuery(GradientQuery):
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         """Returns the standard deviation of a coordinate, in float64."""
         with jax.enable_x64(True):  # in float32 the ball could be smaller than accounted
-            return (
-                float64(self.noise_multiplier)
-                * float64(self.clip_norm)
-                * self._sum_sensitivity(1.0),
-            )
+            scale = float64(self.noise_multiplier) * float64(self.clip_norm)
+            return (scale * self._sum_sensitivity(1.0),)
 
     def _sum_sensitivity(self, bound: Array | float) -> Array | float:
         # Sampled or not: of a ball the distance of the centres is what counts.
         self.sampler.sum_scale(bound, self.relation)  # raises where the draw has no accounting
         return FullBatch(self.data_size).sum_scale(bound, self.relation, self.rounding_error)
-
-
-LEAST = 2.0**-60
-"""The least noise over the largest, which float32 must hold.
-
-It is nearer to 0 than any rounding error of the parameters that it is added to.
-"""
 
 
 @pytree_dataclass(kw_only=True)
@@ -179,7 +178,6 @@ class DifferenceQuery(Query):
     gradients_per_record = 2  # here and at the anchor
     # Near the anchor two gradients almost cancel, and rounding is a large part of the difference.
     _jumps = True
-
     sums = ClippedSums(reviewed="DifferenceQuery")
 
     @property
@@ -204,9 +202,8 @@ class DifferenceQuery(Query):
 
     def stddev_at(self, params: Params, anchor: Params) -> Array:
         """Returns the standard deviation of the noise on the released mean; released itself."""
-        return jnp.asarray(
-            self.noise_multiplier * self._mean_sensitivity(self.bound(params, anchor=anchor))
-        )
+        bound = self.bound(params, anchor=anchor)
+        return jnp.asarray(self.noise_multiplier * self._mean_sensitivity(bound))
 
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the sum of clipped differences, (p,). NOT PRIVATE.
@@ -215,3 +212,180 @@ class DifferenceQuery(Query):
         itself all is almost 0.
         """
         return (self.clipped.wide(params, public["anchor"], records, mask),)
+
+
+@pytree_dataclass(kw_only=True)
+class EstimateQuery(Query):
+    """Asks for an increment of a gradient estimate: a mean gradient, or how one has changed.
+
+    The increments of a segment, summed from its first on, estimate the gradient where the last one
+    was asked. Their noise is that of prefix sums, fresh for each segment.
+
+    Args:
+      noise_multiplier: standard deviation over sensitivity, of the noise that is correlated
+        afterwards; 1 / mu.
+      clip_norm: C, the bound on one record's gradient.
+      smoothness: M; a record's difference is clipped to min(2 C, M |params - anchor|).
+      batch_size: b, records of a gradient. A difference of b_t records is also clipped to
+        C b_t / b, so that however b_t was chosen no record moves an increment by more than C / b.
+      correlation: of the noise on the increments of a segment. Noise that is independent follows
+        what each difference can move instead, without that clip.
+      setting: the relation is ``"zero_out"`` or ``"replace_one"``, the sampler a ``SinglePass``
+        over the places of the order that may be read.
+
+    Privacy: where every place is read once at most, in an order and by batch sizes that depend on
+      released values alone, the whole run is one Gaussian mechanism of multiplier
+      ``noise_multiplier``: a record enters one increment of one segment, and there moves all later
+      sums of that segment alike. Segments are disjoint, so the largest loss applies.
+
+    Reference: Liu and Talwar (2024), algorithms 1 to 3 and lemma 3.7, with a fresh mechanism per
+      segment and the sensitivity as the larger of the two terms.
+    """
+
+    clip_norm: Array | float
+    smoothness: Array | float
+    batch_size: Array | int
+    correlation: PrefixNoise
+
+    name = "estimate"
+    reads = SinglePass
+    # Sums of micro-batches are finished, and then their sum.
+    sums = ClippedSums(FINISHING, reviewed="EstimateQuery")
+
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
+        """What one record adds to b times an increment, as the noise's draws see it."""
+        # Noise is independent on what ``PrefixNoise`` calls C G, which an increment that moves by 1
+        # moves by this factor.
+        return self.clip_norm * self.correlation.sensitivity
+
+    @property
+    def divisor(self) -> Array | float:
+        # Also for a difference of b_t records: ``stddev_at`` measures its bound in units of C / b.
+        return self.batch_size * 1.0
+
+    @property
+    def components(self) -> tuple[tuple[str, float], ...]:
+        name = "gradient" if self.correlation.is_independent else "independent draws"
+        return ((name, float(self.stddev)),)
+
+    @property
+    def quantity(self) -> Quantity:
+        independent = self.correlation.is_independent
+        return Quantity("independent_estimate" if independent else "correlated_estimate")
+
+    def most_answers(self, times: int) -> int:
+        # An answer reads a place of the order at least.
+        return min(times, self.sampler.max_batch_size)
+
+    def releases(self, count: int) -> tuple[Release, ...]:
+        """Returns that of a whole run, however many answers: one Gaussian to each record."""
+        # A record pays for one Gaussian, but every answer draws numbers, and epsilon is charged for
+        # all.
+        draws = self.noise_draws * self.most_answers(self.sampler.max_batch_size)
+        return (self._release(1, noise_draws=draws),)
+
+    def evaluations(self, count: int) -> Evaluations:
+        """Returns the most gradients a whole run takes, whatever ``count``: two of each record."""
+        places = self.sampler.max_batch_size
+        return Evaluations(2 * places, 2 * -(-places // ROWS) * ROWS)
+
+    def needed(self, params: Params, anchor: Params) -> Array:
+        """Returns b_t, int32: the fewest records whose difference moves no more than a gradient.
+
+        It is b min(2 C, M |params - anchor|) / C, rounded up, and 1 at least.
+        """
+        bound = self._difference(jnp.inf).bound(params, anchor)
+        # At any size: the clip by size is what this size is chosen for.
+        exact = self.batch_size * (bound / self.clip_norm) * (1 + _SHARE)
+        return jnp.maximum(jnp.ceil(exact), 1).astype(jnp.int32)
+
+    def stddev_at(self, refresh: Array, size: Array, params: Params, anchor: Params) -> Array:
+        """Returns the standard deviation of the noise's draws at one increment.
+
+        It is that of a gradient for all increments of a segment; independent noise alone may follow
+        what a difference can move.
+        """
+        if not self.correlation.is_independent:
+            return jnp.asarray(self.stddev)
+        bound = self._difference(self._limit(size)).bound(params, anchor)
+        # How far one record moves the mean of b_t differences, relative to the C / b of a gradient.
+        moved = (bound / size) * (self.batch_size / self.clip_norm) * (1 + _SHARE)
+        # Where the iterate has not moved the bound is 0, and noise of scale 0 would release the
+        # exact sum.
+        return self.stddev * jnp.where(refresh, 1.0, jnp.maximum(moved, LEAST))
+
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
+        """Returns the sum of one increment, (p,), which its noise divides. NOT PRIVATE.
+
+        Args:
+          records: see ``bind``; ``ShuffledRecords``, or in the order in which they stand.
+          params: where the gradient is wanted; released before.
+          mask: None.
+          **public: ``anchor``, where the estimate is known, released before; ``refresh``, bool (),
+            whether the gradient itself is asked, of b records; ``start``, the first place to be
+            read, all before are used; ``size``, b_t, the number of places a difference reads, at
+            least 1; ``segment``, its number, from which the key is derived, the same for all its
+            increments; ``leaf``, the place of this increment in its segment, from 0.
+        """
+        anchor, refresh = public["anchor"], jnp.asarray(public["refresh"])
+        start, size = (jnp.asarray(public[name], jnp.int32) for name in ("start", "size"))
+        whole = jnp.asarray(self.batch_size, jnp.int32)
+        sampler: Any = self.sampler
+        minibatch = functools.partial(sampler.minibatch, as_shuffled(records))
+        gradient = self._clipped_by(clipped_grad, clip_norm=self.clip_norm)
+        difference = self._difference(self._limit(size))
+        fresh = functools.partial(gradient.wide, params)
+        change = functools.partial(difference.wide, params, anchor)
+        dtype = jax.eval_shape(fresh, *minibatch(start, size, ROWS)).dtype
+        bound = jnp.where(refresh, self.clip_norm, difference.bound(params, anchor))
+        # The grid follows the bound of the one that is asked, which is public.
+        summand = Summand(flatten(params)[0].shape, dtype, bound)
+
+        def added(total: Total, size: Array, compute: Any) -> Total:
+            def one(i: Array, total: Total) -> Total:
+                batch, mask = minibatch(start + i * ROWS, size - i * ROWS, ROWS)
+                return summand.add(total, jnp.stack(compute(batch, mask).terms))
+
+            return lax.fori_loop(0, (size + ROWS - 1) // ROWS, one, total)
+
+        # One of the two reads no micro-batch, so that it costs nothing.
+        total = added(summand.zero(), jnp.where(refresh, whole, 0), fresh)
+        return (summand.finish(added(total, jnp.where(refresh, 0, size), change)),)
+
+    def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
+        """Returns the noise of this increment, correlated with that of its segment."""
+        whole = jnp.asarray(self.batch_size, jnp.int32)
+        count = jnp.where(public["refresh"], whole, public["size"])
+        noise = Prefix(of=self.correlation, leaf=public["leaf"], divisor=count)
+        return ((self.purpose, noise),)
+
+    def step_key(self, key: Array, step: Array | int, **public: Any) -> Array:
+        """Returns the segment's key: its correlated noise is all made of that one."""
+        return derive(key, self.name, public["segment"])
+
+    def initial_score(self, params: Params) -> tuple[Any, ...]:
+        # Any increment serves: the state depends on the law of the whole segment alone.
+        ((_, noise),) = self.noises(leaf=0, refresh=True, size=1)
+        return (noise.initial_score(flatten(params)[0].size),)
+
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        refresh, size, anchor = (public[name] for name in ("refresh", "size", "anchor"))
+        return (self.stddev_at(refresh, size, params, anchor),)
+
+    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Params:
+        # ``Prefix`` has divided by the number of records already.
+        return flatten(params)[1](noisy[0], as_sum=True)
+
+    def noisy_parts(self, answer: Params) -> tuple[Array, ...]:
+        return (ravel_pytree(answer)[0],)
+
+    def _difference(self, limit: Any) -> ClippedGradDifference:
+        bounds, data = (self.smoothness, self.clip_norm), self.objective.data_term
+        return ClippedGradDifference(*bounds, data, limit, self.permutation_invariant)
+
+    def _limit(self, size: Array) -> Array | float:
+        # Correlated noise has one scale for a segment, so no increment may move by more than C / b.
+        # Independent noise follows what a difference moves, however much that is.
+        if self.correlation.is_independent:
+            return math.inf
+        return self.clip_norm * jnp.asarray(size) / self.batch_size

@@ -1,12 +1,21 @@
-"""Oracles of Hessians: alone, with the gradient as one release, and both in a subspace."""
+"""Oracles of Hessians: alone, of gradients times themselves, with the gradient, in a subspace."""
 
+import dataclasses
+import operator
 from typing import Any, NamedTuple
 
-from dpjax._typing import Array, Params, pytree_dataclass, static
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from dpjax._typing import Array, Params, PyTree, pytree_dataclass, static
 from dpjax.accounting.release import Quantity
-from dpjax.derivatives import clipped_hessian, joint_clipped, subspace_clipped
+from dpjax.derivatives import ClippedSum, clipped_hessian, joint_clipped, subspace_clipped
+from dpjax.derivatives.linear import units
 from dpjax.mechanisms.noise import Gaussian, Noise, SymmetricGaussian
-from dpjax.oracles.query import Mask, Query, Records, Sums
+from dpjax.objectives import Objective
+from dpjax.objectives.linear import LinearLoss
+from dpjax.oracles.query import Mask, MeanQuery, Query, Records, Sums
 from dpjax.oracles.setting import ClippedSums
 
 
@@ -18,7 +27,7 @@ class SecondOrderAnswer(NamedTuple):
 
 
 @pytree_dataclass(kw_only=True)
-class HessianQuery(Query):
+class HessianQuery(MeanQuery):
     """Asks for (sum of Frobenius-clipped Hessians) / divisor + symmetric Gaussian noise.
 
     Args:
@@ -36,7 +45,6 @@ class HessianQuery(Query):
     name = "hessian"
     closed_form_for_units = True
     gradients_per_record = 0  # Hessians alone
-
     sums = ClippedSums(reviewed="HessianQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
@@ -69,11 +77,56 @@ class HessianQuery(Query):
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         return ((self.name, SymmetricGaussian(isometric=self.isometric)),)
 
-    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Array:
-        return noisy[0] / self.divisor
 
-    def noisy_parts(self, answer: Array) -> tuple[Array, ...]:
-        return (answer * self.divisor,)
+@dataclasses.dataclass(frozen=True)
+class _OuterGradient(LinearLoss):
+    """A loss whose Hessian, where it is taken, is the gradient of an objective times itself."""
+
+    of: Objective
+
+    linear = property(lambda self: self if self.of.linear else None)
+    labels = property(operator.attrgetter("of.linear.labels"))  # pyright: ignore
+    outputs = property(operator.attrgetter("of.linear.outputs"))  # pyright: ignore
+
+    def derivatives(self, score: Array, label: Any) -> tuple[Array, Array]:
+        loss: Any = self.of.linear
+        slope, _ = loss.derivatives(score, label)
+        return slope, slope * slope if self.outputs == 1 else jnp.outer(slope, slope)
+
+    def __call__(self, params: Params, example: PyTree) -> Array:
+        gradient = jax.lax.stop_gradient(jax.grad(self.of.loss)(params, example))
+        return (ravel_pytree(gradient)[0] @ ravel_pytree(params)[0]) ** 2 / 2
+
+
+@pytree_dataclass(kw_only=True)
+class CovarianceQuery(HessianQuery):
+    """Asks for (sum of clipped g g^T) / divisor + symmetric Gaussian noise, g a record's gradient.
+
+    Its Frobenius norm, |g|^2, is clipped to C^2, the square of ``clip_norm``. ``public`` may have
+    ``fitted``, from 0 to 1, public or released before: C is then so much less.
+
+    Privacy: the Gaussian mechanism. One record moves the sum by C^2 at most in the Frobenius norm,
+      one that is replaced by 2 C^2. The noise falls with the bound: the event is always the same.
+    """
+
+    name = "gradient_covariance"
+    quantity = Quantity("gradient_covariance")  # pyright: ignore[reportAssignmentType]
+    gradients_per_record = 1
+    sums = ClippedSums(reviewed="CovarianceQuery")
+
+    def bound(self, params: Params | None = None, fitted: Any = 1.0, **public: Any) -> Any:
+        return (self.clip_norm * fitted) ** 2
+
+    def exact(
+        self, records: Records, params: Params, mask: Mask = None, fitted: Any = 1.0, **public: Any
+    ) -> Sums:
+        """Returns the sum of clipped g g^T of the flattened parameters, (p, p). NOT PRIVATE."""
+        data: Any = self.objective.data_term
+        bound = self.bound(fitted=fitted)
+        if isinstance(records, units.PreparedUnits):
+            return (units.outer_sum(data.of_scores, records, params, bound),)
+        clipped = ClippedSum(None, 1.0, bound, _OuterGradient(data), self.permutation_invariant)
+        return (clipped.wide(params, records, mask),)
 
 
 @pytree_dataclass(kw_only=True)
@@ -99,7 +152,6 @@ class JointQuery(Query):
 
     quantity = Quantity("isometric")
     closed_form_for_units = True
-
     sums = ClippedSums(reviewed="JointQuery")
 
     @property
@@ -134,7 +186,8 @@ class JointQuery(Query):
 
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the sums of jointly clipped gradients (p,) and Hessians (p, p). NOT PRIVATE."""
-        return self._clipped_by(joint_clipped, **self._weights).wide(params, records, mask)
+        clipped = self._clipped_by(joint_clipped, **self._weights(**public))
+        return clipped.wide(params, records, mask)
 
     def noises(self, **public: Any) -> tuple[tuple[str, Noise], ...]:
         # Each part has a noise key of its own, but both are one vector: ``releases`` books one
@@ -143,7 +196,7 @@ class JointQuery(Query):
 
     def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
         # The weighted vector has noise of one scale; undoing a weight multiplies that scale by it.
-        return tuple(map(self._sum_noise_std, (self.gradient_weight, self.hessian_weight)))
+        return tuple(map(self._sum_noise_std, self._weights(**public).values()))
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> SecondOrderAnswer:
         return SecondOrderAnswer(*(total / self.divisor for total in noisy))
@@ -151,9 +204,24 @@ class JointQuery(Query):
     def noisy_parts(self, answer: SecondOrderAnswer) -> tuple[Array, ...]:
         return tuple(mean * self.divisor for mean in answer)
 
-    @property
-    def _weights(self) -> dict[str, Any]:
+    def _weights(self, **public: Any) -> dict[str, Any]:
         return {"gradient_weight": self.gradient_weight, "hessian_weight": self.hessian_weight}
+
+
+@pytree_dataclass(kw_only=True)
+class FittedQuery(JointQuery):
+    """Asks what ``JointQuery`` does, with ``fitted`` times the gradient's weight, and its noise.
+
+    ``public`` may have ``fitted``, from 0 to 1, public or released before.
+
+    Privacy: as ``JointQuery`` of the smaller weight; the event is the same whatever it is.
+    """
+
+    quantity = Quantity("fitted")
+    sums = ClippedSums(reviewed="FittedQuery")
+
+    def _weights(self, fitted: Any = 1.0, **public: Any) -> dict[str, Any]:
+        return super()._weights() | {"gradient_weight": self.gradient_weight * fitted}
 
 
 @pytree_dataclass(kw_only=True)
@@ -169,10 +237,9 @@ class SubspaceQuery(JointQuery):
     name = "subspace_gradient_and_hessian"  # pyright: ignore[reportAssignmentType]
     closed_form = False  # pyright: ignore[reportAssignmentType]
     closed_form_for_units = False
-
     sums = ClippedSums(reviewed="SubspaceQuery")
 
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the sums of S g (k,) and S H S^T (k, k), jointly clipped. NOT PRIVATE."""
-        clipped = self._clipped_by(subspace_clipped, **self._weights)
+        clipped = self._clipped_by(subspace_clipped, **self._weights())
         return clipped.wide(params, records, public["sketch"], mask)

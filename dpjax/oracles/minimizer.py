@@ -13,7 +13,8 @@ from dpjax.derivatives import clipped_grad, distance_bound, iterations_for, ridg
 from dpjax.mechanisms import derive
 from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.objectives import Objective
-from dpjax.oracles.query import Mask, Query, Records, Sums, ValueQuery
+from dpjax.oracles.query import Mask, Query, Records, Sums
+from dpjax.oracles.score import ValueQuery
 from dpjax.oracles.setting import ClippedSums, Setting
 from dpjax.placement.shard import shares
 from dpjax.sampling import FullBatch
@@ -49,7 +50,6 @@ class MinimizerQuery(ValueQuery):
     quantity = Quantity("minimizer")
     reads = FullBatch
     evidence = Query.evidence  # of no record the minimiser is 0
-
     sums = ClippedSums(reviewed="MinimizerQuery")
 
     def __post_init__(self):
@@ -93,18 +93,10 @@ class MinimizerQuery(ValueQuery):
         if tilt is None:
             tilt = zeros(params.shape, shares(records).dtype)
         slope, smoothness, mu = self._numbers
+        loss: Any = self.objective.linear
         # A fixed number of steps, whatever the data: a test of convergence would read them.
-        minimum = ridge_minimum(
-            self.objective.linear,  # pyright: ignore
-            records,
-            tilt,
-            mu,
-            slope,
-            smoothness,
-            self.iterations,
-            self.data_size,
-        )
-        return (minimum,)
+        steps = self.iterations, self.data_size
+        return (ridge_minimum(loss, records, tilt, mu, slope, smoothness, *steps),)
 
 
 def iterations_of(objective: Objective, ratio: float) -> int:
@@ -129,8 +121,6 @@ _ROUNDING = 1e-6
 @pytree_dataclass(kw_only=True)
 class ObjectiveQuery(MinimizerQuery):
     """Asks for the minimiser of (1/n) sum phi(m_i) + mu |w|^2 / 2 + <tilt, w>, tilt secret noise.
-
-    Features longer than 1 are scaled to length 1 first, so it is their objective that is minimised.
 
     Args:
       noise_multiplier: standard deviation of the tilt over G / n (``replace_one``: 2 G / n).

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, PyTree, Relation
@@ -17,7 +18,6 @@ from dpjax.derivatives.rounding import BLOCK, shift_rounding_error
 from dpjax.mechanisms.keys import derive, purpose_word
 from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.objectives import Objective
-from dpjax.oracles.conditional import cond_under_vmap
 from dpjax.oracles.setting import ClippedSums, Evaluations, Setting
 from dpjax.placement.shard import Spread, over_shares
 from dpjax.sampling.samplers import Sampler, expect
@@ -119,7 +119,7 @@ class Query:
     @property
     def components(self) -> tuple[tuple[str, float], ...]:
         """Name and noise std of each part of the released mean; not under jit or vmap."""
-        return ((self.name, float(self.stddev)),)
+        return ((self.purpose, float(self.stddev)),)
 
     @property
     def purpose(self) -> str:
@@ -150,8 +150,14 @@ class Query:
 
     def postprocess(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
         """Returns the answer, from the noisy parts: by default their mean, a pytree like params."""
-        total = self._checked_sum(noisy[0], params)
-        return flatten(params)[1](total / self.divisor, as_sum=True)
+        flat, unflatten = flatten(params)
+        if (shape := jnp.shape(noisy[0])) != flat.shape:
+            raise ValueError(
+                f"exact of {type(self).__name__} returned a sum of shape {shape}; it must have "
+                f"shape ({flat.size},), one entry for each parameter, unless the class defines "
+                "postprocess and noisy_parts."
+            )
+        return unflatten(noisy[0] / self.divisor, as_sum=True)
 
     def noisy_parts(self, answer: PyTree) -> tuple[Array, ...]:
         """Returns the noisy parts that an answer was made of, up to rounding."""
@@ -230,13 +236,12 @@ class Query:
 
         Privacy: what is released is what ``event`` says.
         """
-        asked = self.is_asked(**public)
-        if asked is None:
-            return self._answer(key, records, params, **public)
 
         def compute(params: Params) -> PyTree:
             return self._answer(key, records, params, **public)
 
+        if (asked := self.is_asked(**public)) is None:
+            return compute(params)
         # Its shapes alone: nothing is asked yet.
         nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(compute, params))
         return cond_under_vmap(asked, compute, params, nothing)
@@ -273,26 +278,12 @@ class Query:
                 "of one device: pass the data as they are, without distributed.shard."
             )
         secret = self.secret_arguments(key, records, params, **public)
-        # The query and its numbers enter the program of a device's share as arguments.
-        return over_shares(
-            lambda records, mask, query, params, more: query.exact(records, params, mask, **more),
-            batch,
-            mask,
-            self,
-            params,
-            public | secret,
-        )
 
-    def _checked_sum(self, noisy: Array, params: Params) -> Array:
-        """Returns a flat sum as large as ``params``, or raises for another shape."""
-        size = flatten(params)[0].size
-        if jnp.shape(noisy) != (size,):
-            raise ValueError(
-                f"exact of {type(self).__name__} returned a sum of shape {jnp.shape(noisy)}; it "
-                f"must have shape ({size},), one entry for each parameter, unless the class "
-                "defines postprocess and noisy_parts."
-            )
-        return noisy
+        # The query and its numbers enter the program of a device's share as arguments.
+        def exact(records: Records, mask: Mask, query: Query, params: Params, more: dict) -> Sums:
+            return query.exact(records, params, mask, **more)
+
+        return over_shares(exact, batch, mask, self, params, public | secret)
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns how many gradients ``count`` answers compute; not under jit or vmap."""
@@ -434,26 +425,36 @@ class Query:
         return self.sampler.draw(derive(key, _BATCH, 0), records)
 
 
-class ValueQuery(Query):
-    """A question whose ``exact`` is on the scale of a mean: nothing is divided after the noise."""
+class MeanQuery(Query):
+    """A question whose answer is the mean of one sum, in the shape that the sum has."""
 
-    def _check_dimension(self, params: Params) -> None:
-        # The rounding of eigenvalues, or the length of a tilt, is charged for so many parameters.
-        size, declared = flatten(params)[0].size, self.dimension  # pyright: ignore
-        if size > declared:
-            raise ValueError(
-                f"{type(self).__name__} declares dimension={declared}, by which rounding and noise "
-                f"are charged, and there are {size} parameters: make it with dimension={size}."
-            )
+    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> Array:
+        return noisy[0] / self.divisor
 
-    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
-        return (self.stddev,)
+    def noisy_parts(self, answer: Array) -> tuple[Array, ...]:
+        return (answer * self.divisor,)
 
-    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
-        return noisy[0]
 
-    def noisy_parts(self, answer: PyTree) -> tuple[Array, ...]:
-        return (answer,)
+def cond_under_vmap(
+    asked: Array, compute: Callable[[Params], PyTree], params: Params, otherwise: PyTree
+) -> PyTree:
+    """Returns ``compute(params)`` where ``asked``, else ``otherwise``, which reads no record.
 
-    def evidence(self, answer: PyTree, params: Params, **public: Any) -> list[tuple[Any, Any]]:
-        return []
+    Args:
+      asked: bool, shape ().
+      compute: reads the records.
+      params: where.
+      otherwise: a pytree like the answer.
+
+    >>> print(cond_under_vmap(jnp.array(True), jnp.sin, jnp.zeros(()), jnp.ones(())))
+    0.0
+    """
+
+    def once(_: Array, carry: tuple[Params, PyTree]) -> tuple[Params, PyTree]:
+        point, _ = carry
+        # What a loop does not change XLA computes before it, hence always: so a pass changes this.
+        return jax.tree.map(jnp.zeros_like, point), compute(point)
+
+    # No pass or one: of a branch both sides would be computed where runs are batched.
+    passes = jnp.asarray(asked).astype(jnp.int32)
+    return lax.fori_loop(0, passes, once, (params, otherwise))[1]

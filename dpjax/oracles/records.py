@@ -28,30 +28,20 @@ def bind(query: Query, examples: PyTree) -> Records:
     examples = on_device(examples)
     if not query.closed_form:
         return examples
+    # Of all records, not of a device's share: chunks must not depend on the devices.
     if query.closed_form_for_units and units.can_prepare(
         query.objective, shares(examples), query.permutation_invariant
     ):
-        return _units(query, examples)
-    if (linear := query.objective.linear) is None:
+        loss = query.objective.loss
+        width = units.chunk_width(length(examples), *shares(examples)[0][0].shape[1:])
+        how = {"reduction": loss.reduction, "width": width, "labels": loss.linear.labels}
+        prepare = functools.partial(units.prepare_units, **how)
+    elif (linear := query.objective.linear) is None:
         return examples
-    # From the number of all records, not of a device's share: chunks must not depend on the
-    # devices.
-    width = scaled_rows.chunk_width(length(examples), shares(examples)[0].shape[1])
-    prepare = functools.partial(prepared, linear, width=width)
-    return examples.map(prepare) if isinstance(examples, Spread) else prepare(examples)
-
-
-def _units(query: Query, examples: PyTree) -> Records:
-    # Shapes of all records, not of a share: blocks must not depend on the devices.
-    _, rows, p = shares(examples)[0][0].shape
-    width = units.chunk_width(length(examples), rows, p)
-    loss = query.objective.loss
-    prepare = functools.partial(
-        units.prepare_units, reduction=loss.reduction, width=width, labels=loss.linear.labels
-    )
-    if isinstance(examples, Spread):
-        return examples.map(prepare)
-    return prepare(examples, None)
+    else:
+        width = scaled_rows.chunk_width(length(examples), shares(examples)[0].shape[1])
+        prepare = functools.partial(prepared, linear, width=width)
+    return examples.map(prepare) if isinstance(examples, Spread) else prepare(examples, None)
 
 
 def check_examples(query: Query, examples: PyTree, params: Params) -> None:
@@ -88,9 +78,19 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
     for leaf in jax.tree.leaves(params):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
-    _check_grouping(query, examples)
+    # Data and objective are each of rows or of units, whoever made them: both must agree.
+    of_units = isinstance(query.objective.loss, UnitLoss)
+    if is_grouped(examples) and not of_units:
+        raise ValueError(
+            "the data are grouped into units, but the objective is one of single records: pass "
+            "objective.of_units()."
+        )
+    if of_units and not is_grouped(examples):
+        raise ValueError(
+            f"{query.objective.name} reads units (records, present): group the records by "
+            "dpjax.datasets.group(data, by=..., max_records=...)."
+        )
     if (linear := query.objective.of_scores) is not None:
-        of_units = isinstance(query.objective.loss, UnitLoss)
         rows = examples[0] if of_units else examples
         _check_linear_examples(rows, params, linear, 1 + of_units)
     query.check_examples(examples, params)
@@ -116,21 +116,6 @@ def check_query(query: Query) -> None:
         )
 
 
-def _check_grouping(query: Query, examples: PyTree) -> None:
-    # Data and objective are each of rows or of units, whoever made them: both must agree.
-    of_units = isinstance(query.objective.loss, UnitLoss)
-    if is_grouped(examples) and not of_units:
-        raise ValueError(
-            "the data are grouped into units, but the objective is one of single records: pass "
-            "objective.of_units()."
-        )
-    if of_units and not is_grouped(examples):
-        raise ValueError(
-            f"{query.objective.name} reads units (records, present): group the records by "
-            "dpjax.datasets.group(data, by=..., max_records=...)."
-        )
-
-
 def _check_linear_examples(examples: PyTree, params: Params, linear: LinearLoss, axes: int) -> None:
     if not (isinstance(examples, tuple) and len(examples) == 2):
         raise ValueError("this objective reads (x, y): pass the tuple (x, y) or a Dataset.")
@@ -153,11 +138,10 @@ def _check_linear_examples(examples: PyTree, params: Params, linear: LinearLoss,
             "bounds that are chosen without a look at the data, and convert them by "
             "x.astype('float32')."
         )
-    features = jnp.shape(x)[axes]
-    if jnp.shape(params) != (features * linear.outputs,):
+    size = jnp.shape(x)[axes] * linear.outputs
+    if jnp.shape(params) != (size,):
         scores = f" for {linear.outputs} scores" if linear.outputs > 1 else ""
         raise ValueError(
-            f"params must have shape ({features * linear.outputs},) to fit x{scores}, got "
-            f"{jnp.shape(params)}: pass dimension={features * linear.outputs} to the factory, and "
-            "params of that shape, if any."
+            f"params must have shape ({size},) to fit x{scores}, got {jnp.shape(params)}: pass "
+            f"dimension={size} to the factory, and params of that shape, if any."
         )

@@ -1,4 +1,4 @@
-"""How close released iterates are to a second-order point: their scores, or the best one alone."""
+"""Oracles that read eigenvalues: scores of released iterates, the best one, Newton directions."""
 
 import dataclasses
 import math
@@ -8,45 +8,62 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from dpjax._typing import Array, Params, pytree_dataclass, static
+from dpjax import _validate
+from dpjax._typing import Array, Params, PyTree, pytree_dataclass, static
 from dpjax._wide import Expansion, float64, from_float64, to_float64, wide_dtype, zeros
 from dpjax.accounting import Release, gumbel_scale
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import clipped_grad, clipped_hessian, flatten
 from dpjax.mechanisms import selection_error
 from dpjax.mechanisms.noise import Gumbel
-from dpjax.oracles.query import Mask, Query, Records, Sums, ValueQuery
+from dpjax.oracles.query import Mask, Query, Records, Sums
 from dpjax.oracles.setting import ClippedSums, Evaluations
 from dpjax.sampling import FullBatch, SinglePass, as_shuffled
 
-EIGENVALUE_ERROR = 2.0**-44
-"""Of an eigendecomposition in float64, per parameter and clip norm: 2^9 times the unit roundoff."""
+# Of an eigendecomposition in float64, per parameter and clip norm: 2^9 times the unit roundoff.
+_EIGENVALUE_ERROR = 2.0**-44
+_MODIFICATIONS = ("add", "clip")
 
 
-def smallest_curvature(
-    query: Query,
-    params: Params,
-    records: Records,
-    clip_norm: Array | float,
-    divisor: float,
-    dtype: jnp.dtype,
-    mask: Mask = None,
-) -> Array:
-    """Returns lambda_min of (sum of clipped Hessians) / divisor + the regularizer's, float64 ().
+class ValueQuery(Query):
+    """A question whose ``exact`` is on the scale of a mean: nothing is divided after the noise."""
 
-    ``clip_norm`` is C_H, on the Frobenius norm of one record's Hessian; the regularizer's Hessian
-    is formed in ``dtype``. Records are as ``bind`` makes them.
+    def _check_dimension(self, params: Params) -> None:
+        # The rounding of eigenvalues, or the length of a tilt, is charged for so many parameters.
+        size, declared = flatten(params)[0].size, self.dimension  # pyright: ignore
+        if size > declared:
+            raise ValueError(
+                f"{type(self).__name__} declares dimension={declared}, by which rounding and noise "
+                f"are charged, and there are {size} parameters: make it with dimension={size}."
+            )
 
-    Privacy: NOT a mechanism: the eigenvalue is exact. By Weyl's inequality one record moves it by
-      C_H / divisor at most, whatever p.
-    """
-    total = query._clipped_by(clipped_hessian, clip_norm=clip_norm).wide(params, records, mask)
-    size = flatten(params)[0].size
-    # Added after clipping: the regularizer is exact and reads no record, so it has no sensitivity.
-    regularizer = query.objective.regularize_hessian(jnp.zeros((size, size), dtype), params)
-    with jax.enable_x64(True):
-        mean = lax.div(to_float64(total), lax.full_like(to_float64(total), divisor))
-        return _smallest_eigenvalue(mean + float64(regularizer))
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        return (self.stddev,)
+
+    def postprocess(self, noisy: tuple[Array, ...], params: Params) -> PyTree:
+        return noisy[0]
+
+    def noisy_parts(self, answer: PyTree) -> tuple[Array, ...]:
+        return (answer,)
+
+    def evidence(self, answer: PyTree, params: Params, **public: Any) -> list[tuple[Any, Any]]:
+        return []
+
+    def _smallest_curvature(
+        self, params: Params, records: Records, mask: Mask, clip_norm: Any, count: Any, dtype: Any
+    ) -> Array:
+        """Returns lambda_min of (sum of clipped Hessians) / count + the regularizer's, float64 ().
+
+        Privacy: NOT a mechanism: the eigenvalue is exact. By Weyl's inequality one record moves it
+          by C_H / count at most, whatever p, with C_H = ``clip_norm`` on its Frobenius norm.
+        """
+        total = self._clipped_by(clipped_hessian, clip_norm=clip_norm).wide(params, records, mask)
+        size = flatten(params)[0].size
+        # Added after clipping: the regularizer is exact and reads no record: no sensitivity.
+        regularizer = self.objective.regularize_hessian(jnp.zeros((size, size), dtype), params)
+        with jax.enable_x64(True):
+            mean = lax.div(to_float64(total), lax.full_like(to_float64(total), count))
+            return _smallest_eigenvalue(mean + float64(regularizer))
 
 
 def _smallest_eigenvalue(matrix: Array) -> Array:
@@ -103,7 +120,7 @@ class ScoreQuery(ValueQuery):
         """How far one record moves m times the vector, in clip norms."""
         # The error is of the mean's eigenvalue, and this bound is on m times the vector. Both
         # neighbours err, hence the 2.
-        errors = 2 * self.dimension * EIGENVALUE_ERROR * self.sampler.expected
+        errors = 2 * self.dimension * _EIGENVALUE_ERROR * self.sampler.expected
         return (2 * self.candidates) ** 0.5 * (1 + errors)
 
     @property
@@ -140,7 +157,21 @@ class ScoreQuery(ValueQuery):
 
         def one(place: Array, scores: Expansion) -> Expansion:
             candidate = jax.tree.map(lambda leaf: leaf[place], params)
-            found = self._one(batch, present, candidate, dtype)
+            clipped = self._clipped_by(clipped_grad, clip_norm=self.clip_norm)
+            total = clipped.wide(candidate, batch, present)
+            # From zeros, for the regularizer's exact gradient alone; the data term is added below.
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype), candidate)
+            own = self.objective.regularize_gradient(nothing, candidate)
+            bound, count = self.hessian_clip_norm, self.sampler.expected
+            smallest = self._smallest_curvature(candidate, batch, present, bound, count, dtype)
+            with jax.enable_x64(True):
+                mean = lax.div(to_float64(total), lax.full_like(to_float64(total), count))
+                gradient = mean + float64(flatten(own)[0])
+                norm = jnp.sqrt(jnp.sum(gradient * gradient)) / float64(self.clip_norm)
+                curvature = smallest / float64(self.hessian_clip_norm)
+                # In these units one record moves every number by 1 / m: one scale serves all.
+                both = lax.concatenate([lax.reshape(norm, (1,)), lax.reshape(curvature, (1,))], 0)
+                found = from_float64(both, dtype)
             pairs = zip(scores.terms, found.terms, strict=True)
             return Expansion(tuple(terms.at[:, place].set(term) for terms, term in pairs))
 
@@ -156,25 +187,6 @@ class ScoreQuery(ValueQuery):
     @property
     def _units(self) -> Array:
         return jnp.stack([jnp.asarray(self.clip_norm), jnp.asarray(self.hessian_clip_norm)])
-
-    def _one(self, batch: Records, mask: Array, params: Params, dtype: jnp.dtype) -> Expansion:
-        clipped = self._clipped_by(clipped_grad, clip_norm=self.clip_norm)
-        total = clipped.wide(params, batch, mask)
-        # From zeros, to get the regularizer's exact gradient alone; the noisy data term is added
-        # below.
-        own = self.objective.regularize_gradient(
-            jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, dtype), params), params
-        )
-        bound, count = self.hessian_clip_norm, self.sampler.expected
-        smallest = smallest_curvature(self, params, batch, bound, count, dtype, mask)
-        with jax.enable_x64(True):
-            mean = lax.div(to_float64(total), lax.full_like(to_float64(total), count))
-            gradient = mean + float64(flatten(own)[0])
-            norm = jnp.sqrt(jnp.sum(gradient * gradient)) / float64(self.clip_norm)
-            curvature = smallest / float64(self.hessian_clip_norm)
-            # In these units one record moves every number by 1 / m: one scale of noise serves all.
-            both = lax.concatenate([lax.reshape(norm, (1,)), lax.reshape(curvature, (1,))], 0)
-            return from_float64(both, dtype)
 
 
 @pytree_dataclass(kw_only=True)
@@ -216,7 +228,7 @@ class SelectionQuery(ValueQuery):
     closed_form = True  # pyright: ignore[reportAssignmentType]
     noise = Gumbel()
     reads = FullBatch
-
+    gradients_per_record = 0  # Hessians alone
     sums = ClippedSums(reviewed="SelectionQuery")
 
     def bound(self, params: Params | None = None, **public: Any) -> Array | float:
@@ -227,7 +239,7 @@ class SelectionQuery(ValueQuery):
     def sensitivity(self) -> Array | float:
         """How far one record moves a score, rounding of sums and eigenvalues included."""
         # Twice, because the eigenvalues of both neighbours err.
-        errors = 2 * self.dimension * EIGENVALUE_ERROR
+        errors = 2 * self.dimension * _EIGENVALUE_ERROR
         return (self._mean_sensitivity(1.0) + errors) * self.clip_norm / self.curvature_tolerance
 
     @property
@@ -239,10 +251,6 @@ class SelectionQuery(ValueQuery):
         # The table's error in Gumbel noise is charged as a failure probability, not by the number
         # of draws.
         return (self._release(count, failure_probability=failed, noise_draws=0),)
-
-    def evaluations(self, count: int) -> Evaluations:
-        # A selection computes Hessians, and only gradients are counted.
-        return Evaluations(0, 0)
 
     def is_asked(self, **public: Any) -> Array:
         """Returns whether there is a candidate; the place is 0 where there is none."""
@@ -279,7 +287,13 @@ class SelectionQuery(ValueQuery):
 
         def one(place: Array, scores: Expansion) -> Expansion:
             candidate = jax.tree.map(lambda leaf: leaf[place], params)
-            score = self._score(records, candidate, gradient_norms[place], dtype)
+            count = float(self.data_size)
+            how = self.clip_norm, count, dtype
+            smallest = self._smallest_curvature(candidate, records, None, *how)
+            with jax.enable_x64(True):
+                curvature = -smallest / float64(self.curvature_tolerance)
+                gradient = float64(gradient_norms[place]) / float64(self.gradient_tolerance)
+                score = from_float64(-jnp.maximum(gradient, curvature), dtype)
             pairs = zip(scores.terms, score.terms, strict=True)
             return Expansion(tuple(terms.at[place].set(term) for terms, term in pairs))
 
@@ -287,12 +301,90 @@ class SelectionQuery(ValueQuery):
         # would be computed there.
         return (lax.fori_loop(0, filled, one, scores),)
 
-    def _score(
-        self, records: Records, candidate: Params, gradient_norm: Array, dtype: jnp.dtype
-    ) -> Expansion:
-        count = float(self.data_size)
-        smallest = smallest_curvature(self, candidate, records, self.clip_norm, count, dtype)
+
+@pytree_dataclass(kw_only=True)
+class NewtonQuery(ValueQuery):
+    """Asks for f(H) u + N(0, stddev^2 I), u the unit vector along a vector released before.
+
+    H is the mean of Frobenius-clipped Hessians plus the regularizer's exact one, and f acts on its
+    eigenvalues: f(t) = 1 / (max(t, 0) + floor) where the floor is added, 1 / max(t, floor) where
+    they are clipped at it. The Newton direction is |g| times the answer at u = g / |g|.
+
+    Args:
+      noise_multiplier: standard deviation over the l2 sensitivity of f(H) u.
+      clip_norm: C, the bound on the Frobenius norm of one record's Hessian.
+      floor: lambda_0, above 0.
+      modification: ``"add"`` or ``"clip"``.
+      dimension: number of parameters p.
+      setting: as in ``Query``, of all records.
+
+    Privacy: the Gaussian mechanism. Both f have slope 1 / floor^2 at most. In the eigenbases (a, v)
+      of A and (b, w) of B, |f(A) - f(B)|_F^2 is the sum over i, j of (f(a_i) - f(b_j))^2
+      <v_i, w_j>^2, and |A - B|_F^2 is that of (a_i - b_j)^2 <v_i, w_j>^2. So one record, which
+      moves H by C / n in the Frobenius norm (``replace_one``: 2 C / n), moves f(H) u by
+      C / (n floor^2) at most: for every loss, convex or not, of any rank. One record in the
+      direction of u where nothing else curves moves it by C / (n floor^2 + C floor): no smaller
+      bound is to be had but for the last term. The paper needs Hessians of rank one, has this exact
+      value for ``"add"``, and C / (n floor^2 - C floor) for ``"clip"``.
+
+    Reference: Ganesh, Haghifam, Steinke and Thakurta (2023), algorithm 3; Bhatia, "Matrix analysis"
+      (1997), section VI, for functions of matrices.
+    """
+
+    clip_norm: Array | float
+    floor: Array | float
+    modification: str = static()
+    dimension: int = static()
+
+    name = "newton_direction"
+    quantity = Quantity("newton_direction")
+    purpose = "direction"  # pyright: ignore[reportAssignmentType]
+    reads = FullBatch
+    gradients_per_record = 0  # the Hessian is taken where the gradient was
+    sums = ClippedSums(reviewed="NewtonQuery")
+
+    def __post_init__(self):
+        _validate.choice("modification", self.modification, _MODIFICATIONS)
+
+    def bound(self, params: Params | None = None, **public: Any) -> Array | float:
+        return self.clip_norm / self.floor**2
+
+    @property
+    def sensitivity(self) -> Array | float:
+        """How far one record moves f(H) u, rounding of sums and eigenvectors included."""
+        # Twice, because the decompositions of both neighbours err.
+        errors = 2 * self.dimension * _EIGENVALUE_ERROR
+        # An error in H moves f(H) by its slope, 1 / floor^2; an error in the eigenvectors turns
+        # f(H) u, whose length is at most 1 / floor.
+        return (self._mean_sensitivity(1.0) + errors) * self.bound() + errors / self.floor
+
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
+        """Returns f(H) u at ``params``, shape (p,). NOT PRIVATE.
+
+        ``public`` has ``along``, (p,), released before; only its direction counts, and 0 gives
+        noise alone.
+        """
+        self._check_dimension(params)
+        clipped = self._clipped_by(clipped_hessian, clip_norm=self.clip_norm)
+        total = clipped.wide(params, records, mask)
+        p, dtype = flatten(params)[0].size, total.leading.dtype
+        regularizer = self.objective.regularize_hessian(jnp.zeros((p, p), dtype), params)
         with jax.enable_x64(True):
-            curvature = -smallest / float64(self.curvature_tolerance)
-            gradient = float64(gradient_norm) / float64(self.gradient_tolerance)
-            return from_float64(-jnp.maximum(gradient, curvature), dtype)
+            mean = lax.div(
+                to_float64(total), lax.full_like(to_float64(total), float(self.data_size))
+            )
+            # In float32 the eigenvectors would err by more than one record moves them.
+            vectors, values = lax.linalg.eigh(mean + float64(regularizer))
+            wanted = float64(public["along"])
+            length = jnp.sqrt(jnp.sum(wanted * wanted))
+            # Without a direction it is 0, and the answer noise alone; 0 / 0 would be NaN.
+            unit = jnp.where(length > 0, wanted / jnp.where(length > 0, length, 1), 0)
+            turned = jnp.sum(vectors * unit[:, None], axis=0) * self._inverse(values)
+            return (from_float64(jnp.sum(vectors * turned[None, :], axis=1), dtype),)
+
+    def _inverse(self, values: Array) -> Array:
+        # In float64, like the eigenvalues that it bounds from below.
+        floor = float64(self.floor)
+        if self.modification == "add":
+            return 1 / (jnp.maximum(values, 0) + floor)
+        return 1 / jnp.maximum(values, floor)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dpjax import plotting
 from dpjax.reporting import frame, pictures
 from dpjax.statistics import Description, Summary
-from dpjax.statistics.summary import QUANTILES
+from dpjax.statistics.bins import QUANTILES
 
 _HOLD = (
     "All numbers hold noise; ranges in parentheses hold what they would be without it in 95 of 100 "

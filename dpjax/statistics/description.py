@@ -1,4 +1,4 @@
-"""``describe``: a first look at a table, by one release of a histogram of every column."""
+"""``describe`` and ``PrivateBounds``: what one release of columns' histograms says of a table."""
 
 import dataclasses
 import itertools
@@ -13,17 +13,31 @@ from dpjax import _validate
 from dpjax._typing import Array
 from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.algorithms import Algorithm
+from dpjax.algorithms.ending import Beside, beside
 from dpjax.algorithms.histogram import histograms
 from dpjax.datasets import Dataset
 from dpjax.datasets.encoders import Unscaled
-from dpjax.datasets.loaders import Options, open_table, undeclared_bounds
+from dpjax.datasets.loaders import Options, Table, open_table, undeclared_bounds
 from dpjax.driver import run
 from dpjax.results import Solution
-from dpjax.statistics.bins import Bins, bins_of, read_places
-from dpjax.statistics.summary import QUANTILES, Estimate, Summary, around, in_columns, summarize
+from dpjax.statistics.bins import (
+    QUANTILES,
+    Bins,
+    Estimate,
+    Summary,
+    around,
+    bins_of,
+    in_columns,
+    read_places,
+    summarize,
+)
 
 # Of the number of a unit's records over K, whose noise is then multiplied by K.
 _WEIGHT = 2.0
+_BINS = 64
+_CUT = 0.005  # of the values, at either end
+# Of the noise: among 64 bins, none that is empty looks full but with probability 1 %.
+_CERTAIN = 3.7
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -52,9 +66,7 @@ class Description:
             lines.append(f"units {self.solution.unit!r} that have one: {self.persons.words()}; "
                          "below, each counts as one, by the mean of its records")  # fmt: skip
         lines += [f"noise on each count below: standard deviation {self.stddev:.3g}", ""]
-        rows: list[tuple[str, ...]] = [
-            ("column", "missing", "mean", *(f"{level:.0%}" for level in QUANTILES))
-        ]
+        rows: list[Any] = [("column", "missing", "mean", *map("{:.0%}".format, QUANTILES))]
         for each in self.columns:
             values = [each.mean, *each.quantiles.values()] if each.mean else []
             shown = [each.bins.show(estimate.value) for estimate in values if estimate]
@@ -100,10 +112,27 @@ class Plan:
             persons, rest = around(rest[1], stddev, 0, most), np.delete(rest, 1)
             scale, most = present.shape[1] / _WEIGHT, most * present.shape[1]
         records = around(rest[0] * scale, stddev * scale, 0, most)
-        correlation = _correlations(
-            self.pairs, self.bins, [each / total for each in (*parts, rest[1:])], stddev / total
-        )
+        noisy = [each / total for each in (*parts, rest[1:])]
+        correlation = self._correlations(noisy, stddev / total)
         return Description(records, persons, columns, correlation, stddev, solution)
+
+    def _correlations(self, noisy: list[np.ndarray], stddev: float) -> dict[str, Estimate]:
+        """Returns correlations of places among bins, from noisy shares and sums of products."""
+        *shares, sums = noisy
+        factor, found, moments = _factor(self.bins, self.pairs), {}, []
+        for each, share in zip(self.bins, shares, strict=True):
+            # As they are: those without negative counts would have a mean nearer the middle.
+            grid = _grid(each)
+            mean = float(share @ grid)
+            spread = math.sqrt(max(float(share @ grid**2) - mean**2, 1e-6))
+            moments.append((mean, spread, stddev * float(np.linalg.norm(grid))))
+        for (i, j), total in zip(self.pairs, sums / factor, strict=True):
+            (mean, spread, room), (other, beside, place) = moments[i], moments[j]
+            value = float(total - mean * other) / (spread * beside)
+            # Means are noisy too, and multiply each other's.
+            noise = math.hypot(stddev / factor, room * other, place * mean) / (spread * beside)
+            found[f"{self.bins[i].name}, {self.bins[j].name}"] = around(value, noise, -1, 1)
+        return found
 
 
 def describe(
@@ -225,23 +254,107 @@ def _grid(bins: Bins) -> np.ndarray:
     return np.r_[0.0, np.linspace(-1, 1, bins.size - 1)]
 
 
-def _correlations(
-    pairs: Sequence[tuple[int, int]], bins: Sequence[Bins], noisy: list[np.ndarray], stddev: float
-) -> dict[str, Estimate]:
-    """Returns correlations of places among bins, from noisy shares and sums of products."""
-    *shares, sums = noisy
-    factor, found, moments = _factor(bins, pairs), {}, []
-    for each, share in zip(bins, shares, strict=True):
-        # As they are: those without negative counts would have a mean nearer the middle.
-        grid = _grid(each)
-        mean = float(share @ grid)
-        spread = math.sqrt(max(float(share @ grid**2) - mean**2, 1e-6))
-        moments.append((mean, spread, stddev * float(np.linalg.norm(grid))))
-    for (i, j), total in zip(pairs, sums / factor, strict=True):
-        (mean, spread, room), (other, beside, place) = moments[i], moments[j]
-        # Means are noisy too, and multiply each other's.
-        noise = math.hypot(stddev / factor, room * other, place * mean) / (spread * beside)
-        found[f"{bins[i].name}, {bins[j].name}"] = around(
-            float(total - mean * other) / (spread * beside), noise, -1, 1
+@dataclasses.dataclass
+class PrivateBounds:
+    """A training of a table some of whose bounds are declared private; see ``of``.
+
+    Args:
+      data: the records scaled by the outer limits: of the size and width of those to train on.
+    """
+
+    table: Table
+    data: Dataset = dataclasses.field(repr=False)
+    _bins: tuple[Bins, ...]
+    _look: Beside | None = None
+    _is_found: bool = False
+
+    @classmethod
+    def of(cls, table: Any, schema: Any, **how: Any) -> "PrivateBounds":
+        """Returns a table opened by a schema in which ``bounds = "private"``, with ``limits``.
+
+        ``how`` is ``memory_limit``, as for ``load``.
+        """
+        opened = open_table(table, schema=schema, **how)
+        limited = opened._replace(schema=dataclasses.replace(opened.schema, private=()))
+        named = [c for c in opened.schema.columns if c.name in opened.schema.private]
+        return cls(opened, limited.dataset(), tuple(bins_of(c, _BINS) for c in named))
+
+    def configure(
+        self,
+        make: Callable[[PrivacyBudget], Algorithm],
+        budget: PrivacyBudget,
+        epsilon: float,
+        data_size: int,
+    ) -> Beside:
+        """Returns the training that ``make`` makes of what finding the bounds leaves of the budget.
+
+        Args:
+          make: ``make(budget) -> algorithm``, a factory with all its arguments but the budget.
+          budget: for both.
+          epsilon: for the bounds, below the budget's; a tenth of it serves.
+          data_size: the declared n.
+
+        Privacy: one Gaussian release beside the training's, composed into one event.
+        """
+        if self._look is not None:
+            raise ValueError(
+                "a training was configured, whose event holds the bounds that find releases: "
+                "for another one open the table anew, by PrivateBounds.of."
+            )
+        if not 0 < epsilon < budget.epsilon:
+            raise ValueError(
+                f"epsilon of the bounds must be between 0 and the budget's, {budget.epsilon:g}, "
+                f"got {epsilon:g}; a tenth of that serves."
+            )
+        part, sizes = dataclasses.replace(budget, epsilon=epsilon), [b.size for b in self._bins]
+        look = histograms(sizes, part, data_size, of_units=self.data.present is not None)
+        training, self._look = beside(make, budget, look)
+        return training
+
+    def find(self, **how: Any) -> Dataset:
+        """Returns the data scaled by bounds that are found privately, for what was configured.
+
+        Args:
+          **how: ``key`` or ``seed``, and ``ledger``, as for ``dpjax.run``. A ledger books both
+            releases here, before a record is read, so that the training is given none.
+
+        Raises:
+          ValueError: before ``configure``, and a second time: one release is in the event.
+        """
+        look: Any = self._look
+        if look is None or self._is_found:
+            raise ValueError(
+                "find is called once, after configure, whose event holds one release of bounds: "
+                "keep the Dataset that it returned, or open the table anew, by PrivateBounds.of."
+            )
+        places, present = read_places(self.table, self._bins)
+        y = np.zeros(places.shape[:-1], np.float32)
+        data = dataclasses.replace(
+            self.data, x=places, y=y, present=present, max_norm=None, preprocessing=None
         )
-    return found
+        solution = run(look, data, progress=False, **how)
+        self._is_found = True
+        stddev = float(look.queries[0].stddev)
+        sizes = np.cumsum([each.size for each in self._bins])[:-1]
+        parts = np.split(np.asarray(solution.params, np.float64), sizes)
+        pairs = zip(self._bins, parts, strict=True)
+        ends = {b.name: _ends(b, part[1:], stddev) for b, part in pairs}
+        schema = self.table.schema
+        columns = [_bounded(c, ends[c.name]) if c.name in ends else c for c in schema.columns]
+        found = dataclasses.replace(schema, columns=tuple(columns), private=())
+        return self.table._replace(schema=found).dataset()
+
+
+def _ends(bins: Bins, shares: np.ndarray, stddev: float) -> tuple[float, float]:
+    """Returns the edges around all but the outermost values; the limits where noise hides all."""
+    held = np.where(shares > _CERTAIN * stddev, shares, 0.0)
+    if not held.any():
+        return bins.edges[0], bins.edges[-1]
+    below = np.cumsum(held) / held.sum()
+    return bins.edges[int((below <= _CUT).sum())], bins.edges[int((below < 1 - _CUT).sum()) + 1]
+
+
+def _bounded(column: Any, ends: tuple[float, float]) -> Any:
+    low, high = ends
+    missing = None if column.missing is None else min(max(column.missing, low), high)
+    return dataclasses.replace(column, low=low, high=high, missing=missing)

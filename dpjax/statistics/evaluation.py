@@ -14,7 +14,7 @@ from dpjax.display.cards import Card, HasCard
 from dpjax.driver import run
 from dpjax.results import SavedSolution, Solution
 from dpjax.results.prediction import Score, score_of, training_rows
-from dpjax.statistics.summary import DRAWS, Estimate, around, in_columns
+from dpjax.statistics.bins import DRAWS, Estimate, around, in_columns
 
 _STEP = 0.4
 EDGES = _STEP * np.arange(-12, 13)

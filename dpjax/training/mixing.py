@@ -100,9 +100,6 @@ def mixing_layer(apply: Apply, params: Params, example: PyTree, watch: Watch) ->
 
     A layer mixes if its output for one example changes with another example.
 
-    Of parameters and example shapes and dtypes are read; ``watch`` records the calls of layers
-    while it is open.
-
     Privacy: reads no record; parameters and examples are synthetic.
     """
     pair = batch_of(example, 2)

@@ -7,9 +7,14 @@ from dpjax.transforms.adaptive import (
     next_clip_norm,
 )
 from dpjax.transforms.aggregate import ClippingTransformation, clip_and_sum, divide_by
-from dpjax.transforms.alias import noisy_adam, noisy_sgd, noisy_stagewise_sgd
 from dpjax.transforms.checks import check_no_multi_steps, check_optimizer, holds_noise
-from dpjax.transforms.gaussian import add_gaussian_noise, noisy_mean
+from dpjax.transforms.gaussian import (
+    add_gaussian_noise,
+    noisy_adam,
+    noisy_mean,
+    noisy_sgd,
+    noisy_stagewise_sgd,
+)
 from dpjax.transforms.noise import NoiseState, NoiseTransformation, add_ball_noise, add_tree_noise
 from dpjax.transforms.stages import (
     EarlyMomentumState,

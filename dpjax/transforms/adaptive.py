@@ -168,7 +168,7 @@ def adaptive_clip_and_noise(
     expected = draws.expected
     sigma = expected * _COUNT_STDDEV if count_stddev is None else count_stddev
     of_gradient = gradient_multiplier(noise_multiplier, sigma)
-    on_mean, rounding_error = draws.sensitivity(1.0), draws.rounding_error(False)
+    on_mean, rounding_error = float(sampler.scale(1.0, relation)), draws.rounding_error(False)
     on_sum = on_mean * expected
     # Standard deviations on the sums, the gradient's in units of C.
     gradient_noise, count_noise = of_gradient * on_sum * (1 + rounding_error), sigma * on_sum
@@ -185,12 +185,7 @@ def adaptive_clip_and_noise(
         return AdaptiveState(first_state(key, params), jnp.float32(first))
 
     def update(
-        updates: PyTree,
-        state: AdaptiveState,
-        params: Params | None = None,
-        *,
-        mask: Array | None = None,
-        **extra: Any,
+        updates: Any, state: Any, params: Any = None, *, mask: Array | None = None, **extra: Any
     ) -> tuple[PyTree, AdaptiveState]:
         check_updates(updates, params, extra)
         check_rows(updates, params)

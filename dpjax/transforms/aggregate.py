@@ -45,9 +45,8 @@ class ClippingTransformation(optax.GradientTransformationExtraArgs):
 
     def sensitivity(self, relation: Relation, *, rows: int) -> float:
         """Returns how far one record moves the sum of at most ``rows`` rows, rounding included."""
-        return float(
-            rounding.sum_sensitivity(self.clip_norm, relation, rows, self.permutation_invariant)
-        )
+        order = self.permutation_invariant
+        return float(rounding.sum_sensitivity(self.clip_norm, relation, rows, order))
 
 
 def clip_and_sum(
@@ -100,12 +99,7 @@ def clip_and_sum(
         return optax.EmptyState()
 
     def update(
-        updates: PyTree,
-        state: optax.EmptyState,
-        params: Params | None = None,
-        *,
-        mask: Array | None = None,
-        **extra: Any,
+        updates: Any, state: Any, params: Any = None, *, mask: Array | None = None, **extra: Any
     ) -> tuple[PyTree, optax.EmptyState]:
         check_updates(updates, params, extra)
         check_rows(updates, params)
@@ -225,11 +219,9 @@ def check_rows(updates: PyTree, params: Params | None) -> None:
 
 
 def check_like(shapes: list[tuple[int, ...]], params: Params | None, advice: str) -> None:
-    """Raises if the ``shapes`` of updates are not those of ``params``, where these are passed.
+    """Raises, with ``advice``, if ``shapes`` of updates are not those of ``params``, where passed.
 
-    Raises:
-      ValueError: naming the first that is wanted and not there, with ``advice``. The shape that is
-        there may hold the number of records.
+    The first that is wanted is named; the shape that is there may hold the number of records.
     """
     if params is None:
         return
@@ -257,16 +249,12 @@ def _clip_norms(
         raise ValueError(
             f"clip_norm={clip_norm!r} names a bound for every leaf; pass per_layer=True with it."
         )
-    if single and per_layer:
 
-        def equal(updates: PyTree) -> tuple[float, ...]:
+    def norms_of(updates: PyTree) -> tuple[float, ...]:
+        if single and per_layer:
             leaves = len(jax.tree.leaves(updates))
             # L leaves within C / sqrt(L) each are within C together.
             return (norms[0] / math.sqrt(leaves),) * leaves
-
-        return norms[0], equal
-
-    def norms_of(updates: PyTree) -> tuple[float, ...]:
         if not single and jax.tree.structure(updates) != tree:
             raise ValueError(
                 f"clip_norm={clip_norm!r} must be a pytree like the gradients, "

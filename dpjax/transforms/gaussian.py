@@ -1,7 +1,11 @@
-"""Gaussian noise in an optax chain: alone, and as the noisy mean that every alias starts with."""
+"""Gaussian noise in an optax chain: alone, as a noisy mean, and in optimizers of one line.
+
+Each of these knows its event, and takes the noise as it is given; ``dpjax.dp_sgd``,
+``dpjax.dp_adam`` and ``dpjax.dpagem`` are whole trainings, calibrated to a budget.
+"""
 
 import dataclasses
-from typing import Any, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +13,7 @@ import optax
 
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree, Relation
+from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, records_moved
 from dpjax.accounting.noise_draws import NUMBERS
 from dpjax.derivatives import keeps_positions, rounding
@@ -24,15 +29,12 @@ from dpjax.transforms.noise import (
     event_of,
     leaf_keys,
 )
+from dpjax.transforms.stages import StageSteps, early_momentum, stagewise
 
 
 @dataclasses.dataclass(frozen=True)
 class UpdateSampling:
-    """A sampler that draws the records of each update anew, under a relation.
-
-    Raises:
-      ValueError: for anything else than a sampler, or one that reads each record once.
-    """
+    """A sampler that draws the records of each update anew, under a relation."""
 
     sampler: Sampler
     relation: Relation
@@ -63,20 +65,13 @@ class UpdateSampling:
         """Returns the sum's and the shift's rounding error for one draw, see ``rounding``.
 
         Under ``add_or_remove_one`` n is private and may be more than was declared: there rounding
-        is charged for twice the rows, and is within its bound up to twice the declared n.
-
-        Args:
-          permutation_invariant: whether the rows were added in float64, as those of a chain are,
-            and those of a sum that was made elsewhere need not be.
+        is charged for twice the rows, and is within its bound up to twice the declared n. Rows of a
+        sum that was made elsewhere need not be added in float64.
         """
         # Twice the declared rows and no more: in another row a gradient may round otherwise.
         rows = rounding.most_rows(self.sampler.max_batch_size, self.relation, in_any_row=False)
         rounding_error = rounding.sum_rounding_error(rows, self.relation, permutation_invariant)
         return rounding_error + rounding.shift_rounding_error(rows, self.relation)
-
-    def sensitivity(self, record_norm: float) -> float:
-        """Returns what the noise multiplier is relative to, on the mean, see ``Sampler.scale``."""
-        return float(self.sampler.scale(record_norm, self.relation))
 
     def event(self, name: str, count: int, **own: Any) -> Event:
         """Returns ``event_of`` updates that are made of these draws; arguments as there."""
@@ -154,7 +149,7 @@ def add_gaussian_noise(stddev: float, key: Array) -> NoiseTransformation:
         # Of one record: the sampler's scale counts again how many are moved.
         one = _validate.positive("sensitivity", sensitivity) / records_moved(relation)
         # ``scale`` is that of a mean: it divides by the expected batch again.
-        sensitivity = draws.sensitivity(one * draws.expected)
+        sensitivity = float(draws.sampler.scale(one * draws.expected, relation))
         return draws.event(
             "updates",
             steps,
@@ -207,8 +202,7 @@ def noisy_mean(
     Returns:
       A ``NoiseTransformation``, to stand first in a chain; what leaves it is at least float32.
       ``event(steps, dimension=2**24)`` is what so many steps release, of updates of at most so many
-      numbers. With ``per_example`` and a sampler that draws,
-      ``update`` needs ``mask=batch.mask``.
+      numbers. With ``per_example`` and a sampler that draws, ``update`` needs ``mask=batch.mask``.
 
     Raises:
       ValueError: for a number out of range, a bad key, a sampler that has no accounting under the
@@ -224,8 +218,7 @@ def noisy_mean(
 
     >>> import dpjax
     >>> sampler = dpjax.sampling.full_batch(4)
-    >>> mean = noisy_mean(
-    ...     1.0, noise_multiplier=2.0, sampler=sampler, key=dpjax.random_key())
+    >>> mean = noisy_mean(1.0, noise_multiplier=2.0, sampler=sampler, key=dpjax.random_key())
     >>> optimizer = optax.chain(mean, optax.lion(1e-3))
     >>> total = dpjax.clipped_grad(lambda w, x: w @ x, clip_norm=1.0)
     >>> params = jnp.zeros(2)
@@ -241,13 +234,12 @@ def noisy_mean(
         )
     draws = UpdateSampling(sampler, relation)
     multiplier = _validate.positive("noise_multiplier", noise_multiplier)
-    total = clip_and_sum(
-        clip_norm, per_layer=per_layer, permutation_invariant=draws.permutation_invariant
-    )
+    order = draws.permutation_invariant
+    total = clip_and_sum(clip_norm, per_layer=per_layer, permutation_invariant=order)
     # A sum from outside may have been added in float32.
     rounding_error = draws.rounding_error(total.permutation_invariant and per_example)
     # Rounding moves a sum no further than a clip norm larger by this factor would.
-    sensitivity = draws.sensitivity(total.clip_norm * (1 + rounding_error))
+    sensitivity = float(sampler.scale(total.clip_norm * (1 + rounding_error), relation))
 
     def event(steps: int, dimension: int = NUMBERS) -> Event:
         return draws.event(
@@ -265,12 +257,7 @@ def noisy_mean(
     chain = optax.chain(first, noise, divide_by(draws.expected))
 
     def update(
-        updates: PyTree,
-        state: optax.OptState,
-        params: Params | None = None,
-        *,
-        mask: Array | None = None,
-        **extra: Any,
+        updates: Any, state: Any, params: Any = None, *, mask: Array | None = None, **extra: Any
     ) -> tuple[PyTree, optax.OptState]:
         # Before anything else: a masked leaf would pass by clipping and noise.
         check_updates(updates, params, extra)
@@ -283,3 +270,131 @@ def noisy_mean(
         return chain.update(updates, state, params, mask=mask, **extra)
 
     return NoiseTransformation(chain.init, update, event)
+
+
+def noisy_sgd(
+    learning_rate: optax.ScalarOrSchedule, *, momentum: float | None = None, **mean: Unpack[Mean]
+) -> NoiseTransformation:
+    """Returns ``noisy_mean``, then ``optax.sgd``: the steps of DP-SGD.
+
+    Args:
+      learning_rate: a number or an optax schedule.
+      momentum: decay of the sum of noisy gradients, from 0 to below 1; None for none.
+      **mean: the arguments of ``noisy_mean``, from its ``clip_norm`` to its ``key``.
+
+    Returns:
+      An optax transformation with ``event(steps)``. Its state is initialised in float32 at least,
+      and holds the key: it is secret.
+
+    Raises:
+      ValueError: as ``noisy_mean``, or for a momentum out of range.
+
+    Privacy: as ``noisy_mean``; momentum and step are post-processing.
+
+    Reference: Abadi et al. (2016), algorithm 1.
+
+    >>> import dpjax
+    >>> budget = dpjax.PrivacyBudget(epsilon=1.0, delta=1e-5)
+    >>> sampler = dpjax.sampling.poisson(256, 60_000, budget=budget, count=100)
+    >>> optimizer = noisy_sgd(
+    ...     0.1, clip_norm=1.0, noise_multiplier=1.0, sampler=sampler, key=dpjax.random_key())
+    >>> round(dpjax.accounting.epsilon(optimizer.event(100), 1e-5, "zero_out"), 2)
+    0.29
+    """
+    if momentum is not None:
+        momentum = _validate.decay("momentum", momentum)
+    # Only after the noise: momentum of exact gradients would be a release of its own.
+    return _private(mean, optax.sgd(learning_rate, momentum))
+
+
+def noisy_adam(
+    learning_rate: optax.ScalarOrSchedule,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    **mean: Unpack[Mean],
+) -> NoiseTransformation:
+    """Returns ``noisy_mean``, then ``optax.adam``: the steps of DP-Adam.
+
+    As ``noisy_sgd``, it is an optax transformation with ``event(steps)`` and a secret state.
+
+    Args:
+      learning_rate: a number or an optax schedule.
+      b1: decay of the mean of noisy gradients, from 0 to below 1.
+      b2: decay of the mean of their squares, from 0 to below 1.
+      eps: added to the root of that mean, above 0.
+      **mean: the arguments of ``noisy_mean``, from its ``clip_norm`` to its ``key``.
+
+    Raises:
+      ValueError: as ``noisy_mean``, or for a number of Adam's out of range.
+
+    Privacy: as ``noisy_mean``; both moments are post-processing.
+
+    Reference: Kingma and Ba (2015), algorithm 1, on the gradients of Abadi et al. (2016), algorithm
+      1, without the factor by which noise biases the second moment.
+
+    >>> import dpjax
+    >>> optimizer = noisy_adam(1e-3, clip_norm=1.0, noise_multiplier=2.0,
+    ...     sampler=dpjax.sampling.full_batch(100), key=dpjax.random_key())
+    >>> optimizer.event(4).gaussian_mu
+    1.0
+    """
+    # Checked here, as optax takes any number.
+    decays = _validate.decay("b1", b1), _validate.decay("b2", b2)
+    adam = optax.adam(learning_rate, *decays, _validate.positive("eps", eps))
+    return _private(mean, adam)
+
+
+def noisy_stagewise_sgd(
+    step_size: float,
+    *,
+    first_steps: StageSteps,
+    first_on_steps: StageSteps,
+    momentum: float = 0.9,
+    **mean: Unpack[Mean],
+) -> NoiseTransformation:
+    """Returns ``noisy_mean``, then SGD by stages with momentum at the start of each: DPageEM.
+
+    As ``noisy_sgd``, it is an optax transformation with ``event(steps)`` and a secret state.
+
+    Args:
+      step_size: eta0; stage k has steps eta0 / 2^k.
+      first_steps: T0; stage k lasts T0 2^k updates; as in ``stagewise``.
+      first_on_steps: t_on; momentum is on for the first t_on 2^k updates of stage k; 0 for never,
+        which is the paper's DPageS. As in ``early_momentum``.
+      momentum: rho, from 0 to below 1.
+      **mean: the arguments of ``noisy_mean``, from its ``clip_norm`` to its ``key``.
+
+    Raises:
+      ValueError: as ``noisy_mean``, or for a stage or a momentum out of range.
+
+    Privacy: as ``noisy_mean``; steps, momentum and stages are post-processing.
+
+    Reference: Zhang et al. (2021), algorithms 1 and 2, with Poisson batches in place of subsets and
+      their true epsilon in place of the paper's.
+
+    >>> import dpjax
+    >>> optimizer = noisy_stagewise_sgd(0.5, first_steps=100, first_on_steps=20, clip_norm=1.0,
+    ...     noise_multiplier=10.0, sampler=dpjax.sampling.full_batch(100), key=dpjax.random_key())
+    >>> optimizer.event(100 + 200 + 400).releases[0].count
+    700
+    """
+    # Sign and step size first: the momentum adds up displacements, as Zhang et al. (2021) write it.
+    steps = optax.scale_by_learning_rate(stagewise(step_size, first_steps))
+    push = early_momentum(_validate.decay("momentum", momentum), first_steps, first_on_steps)
+    return _private(mean, steps, push)
+
+
+def _private(mean: Mean, *rest: optax.GradientTransformation) -> NoiseTransformation:
+    """The chain of a noisy mean and the rest, with the event of the noise."""
+    # First in the chain, so that all that follows reads released numbers alone.
+    first = noisy_mean(**mean)
+    chain = optax.chain(first, *rest)
+
+    def init(params: Params) -> Any:
+        # Noisy means are at least float32: so must be the moments, or their dtype would change.
+        return chain.init(at_least_float32(jax.tree.map(jnp.asarray, params)))
+
+    # ``optax.chain`` forgets the event; here it is put back.
+    return NoiseTransformation(init, chain.update, first.event)

@@ -1,5 +1,6 @@
 """Noise on the updates of an optax chain: with a key in the state and a matching event."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -65,10 +66,8 @@ class NoiseTransformation(optax.GradientTransformationExtraArgs):
 def first_state(key: Array, params: PyTree) -> NoiseState:
     """Returns the state before the first update; the caller's key stays usable.
 
-    Raises:
-      ValueError: for masked ``params``, a wrapper of optax that breaks the noise, or a key that a
-        training or another chain of this process has claimed. Under ``jit`` and ``eval_shape`` no
-        key is claimed or refused: it cannot be seen whether noise is drawn.
+    Under ``jit`` and ``eval_shape`` no key is claimed or refused: it cannot be seen whether noise
+    is drawn.
     """
     check_callers()
     check_updates((), params, {})
@@ -78,10 +77,7 @@ def first_state(key: Array, params: PyTree) -> NoiseState:
 
 
 def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
-    """Returns the key of each leaf at one update, for noise that is independent of all other.
-
-    ``purpose`` is a fixed word, such as the name of the noise.
-    """
+    """Returns the key of each leaf at one update, for noise that is independent of all other."""
     step_key = derive(state.key, purpose, state.count)
     # One key for each leaf: leaves of one shape would get the same noise.
     return lambda i: fold(step_key, jnp.uint32([i]))
@@ -89,9 +85,6 @@ def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
 
 def add_noise(noise: Noise, key_of: Callable[[int], Array], updates: PyTree, stddev: Any) -> PyTree:
     """Returns ``updates`` with noise; all noise of chains passes here.
-
-    ``key_of`` is the number of a leaf -> a key used for nothing else; ``stddev``, in the units of
-    the updates, is public.
 
     Privacy: what it means for epsilon says the event of the chain.
     """
@@ -105,10 +98,7 @@ def adding(
 
     ``add(state, updates)`` returns noisy updates. A ``key`` that is no threefry key is refused.
     """
-    key = as_key(key)
-
-    def init(params: PyTree) -> NoiseState:
-        return first_state(key, params)
+    init = functools.partial(first_state, as_key(key))
 
     def update(
         updates: PyTree, state: NoiseState, params: PyTree | None = None, **extra: Any
@@ -126,11 +116,7 @@ def event_of(
     """Returns what ``count`` noisy updates release; all events of chains are built here.
 
     ``sensitivity`` is what the noise multiplier is relative to, in the units of ``components``;
-    ``own`` are ``noise_multiplier``, ``noise_draws``, ``components``, and what else
-    ``Sampler.released`` takes.
-
-    Raises:
-      ValueError: if the sampler has no accounting for the noise or under the relation.
+    ``own`` is what else ``Sampler.released`` takes.
     """
     return Event((sampler.released(name, count, sensitivity=sensitivity, **own),), relation)
 
@@ -248,8 +234,7 @@ def add_tree_noise(
     >>> optimizer = optax.chain(noise, optax.sgd(0.1))
     >>> state = optimizer.init(jnp.zeros(3))
     >>> updates, state = optimizer.update(jnp.ones(3), state)
-    >>> event = noise.event(
-    ...     16, sensitivity=0.01, relation="zero_out", data_size=1_600)
+    >>> event = noise.event(16, sensitivity=0.01, relation="zero_out", data_size=1_600)
     >>> round(event.gaussian_mu, 6)
     0.1
     """
@@ -257,13 +242,9 @@ def add_tree_noise(
     noise = prefix_noise(horizon, 1, kind)
 
     def add(state: NoiseState, updates: PyTree) -> PyTree:
+        law = Prefix(of=noise, leaf=state.count)
         # All increments share one key for each leaf.
-        return add_noise(
-            Prefix(of=noise, leaf=state.count),
-            lambda i: derive(state.key, "tree_noise", i),
-            updates,
-            stddev,
-        )
+        return add_noise(law, lambda i: derive(state.key, "tree_noise", i), updates, stddev)
 
     def event(
         steps: int,

@@ -20,8 +20,7 @@ def stage_of(count: Array | int, first_steps: StageSteps) -> tuple[Array, Array]
 
     Args:
       count: number of updates before this one, at least 0 and below 2^31 - 1; any shape.
-      first_steps: T0, for stages of T0, 2 T0, 4 T0, ... updates; or a tuple with the length of each
-        stage, the last of which goes on. Numbers may be traced.
+      first_steps: see ``StageSteps``; numbers may be traced.
 
     Returns:
       ``(stage, position)``, both of the shape and dtype of ``count``.
@@ -112,8 +111,7 @@ def early_momentum(
 
     Args:
       momentum: rho, at least 0.
-      first_steps: T0; stage k lasts T0 2^k updates. A tuple gives the length of each stage, and the
-        last goes on. The same as for ``stagewise``.
+      first_steps: the same as for ``stagewise``.
       first_on_steps: t_on, from 0; rho_t is rho for the first t_on 2^k updates of stage k and 0
         after. For a tuple of lengths, a tuple with the number of each stage.
 
@@ -139,8 +137,7 @@ def early_momentum(
     >>> moves
     [-1.0, -1.5, -1.0, -1.0, -1.5]
     """
-    if not isinstance(momentum, Tracer):
-        _validate.non_negative("momentum", momentum)
+    _check_known(_validate.non_negative, "momentum", momentum)
     check_stages(first_steps)
     check_on_steps(first_on_steps, first_steps)
 
@@ -187,18 +184,18 @@ def check_on_steps(first_on_steps: StageSteps, first_steps: StageSteps) -> None:
     Raises:
       ValueError: naming both numbers.
     """
-    pairs: Any = [("first_on_steps", first_on_steps, first_steps)]
-    if isinstance(first_steps, tuple) or isinstance(first_on_steps, tuple):
-        if not (isinstance(first_steps, tuple) and isinstance(first_on_steps, tuple)) or (
-            len(first_steps) != len(first_on_steps)
-        ):
-            raise ValueError(
-                f"first_on_steps={first_on_steps!r} must be given as the stages are, here "
-                f"{first_steps!r}: a number, or a tuple with one number for each stage."
-            )
-        triples = enumerate(zip(first_on_steps, first_steps, strict=True))
-        pairs = [(f"first_on_steps[{k}]", on, whole) for k, (on, whole) in triples]
-    for name, on, whole in pairs:
+    given: Any = (first_on_steps, first_steps)
+    lengths = [len(each) if isinstance(each, tuple) else None for each in given]
+    if lengths[0] != lengths[1]:
+        raise ValueError(
+            f"first_on_steps={first_on_steps!r} must be given as the stages are, here "
+            f"{first_steps!r}: a number, or a tuple with one number for each stage."
+        )
+    named = [("first_on_steps", *given)]
+    if lengths[0] is not None:
+        pairs = enumerate(zip(*given, strict=True))
+        named = [(f"first_on_steps[{k}]", *pair) for k, pair in pairs]
+    for name, on, whole in named:
         # A traced number has no value to check yet.
         if isinstance(on, Tracer) or isinstance(whole, Tracer):
             continue

@@ -1,29 +1,29 @@
 """``tune``: private random search over settings, whose whole cost is known."""
 
-import contextlib
+import dataclasses
 import os
 import time
-import uuid
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _validate
-from dpjax._program import sha256
+from dpjax._program import sha256, trace
 from dpjax._typing import Array, Params, PyTree
 from dpjax.accounting import Ledger, PrivacyBudget
 from dpjax.algorithms import Status
 from dpjax.datasets import Dataset
 from dpjax.display.bar import Bar
 from dpjax.distributed import mesh_of
+from dpjax.driver import fingerprint, loop
 from dpjax.driver.asking import check_questions
+from dpjax.driver.configuration import Configuration
 from dpjax.driver.keys import ADVICE, root_key
-from dpjax.driver.loop import describe
 from dpjax.driver.prepare import Training, prepare, starting_point
-from dpjax.driver.resume import RunFiles, unless_unwritable
+from dpjax.driver.resume import Journal, RunFiles, journal
 from dpjax.mechanisms.keys import claimed
 from dpjax.placement.stream import is_streamed
 from dpjax.tuning import trials as _trials
@@ -53,6 +53,7 @@ def tune(
     params: Params | None = None,
     memory_limit: int = MEMORY,
     progress: bool | None = None,
+    checkpoint: str | os.PathLike | None = None,
     ledger: Ledger | str | os.PathLike | None = None,
     label: str | None = None,
     part: str | None = None,
@@ -89,6 +90,9 @@ def tune(
       params: public starting point; by default zeros.
       memory_limit: bytes; fewer trainings are made at once where their records take more.
       progress: whether a bar is shown; None shows it on a terminal and in a notebook.
+      checkpoint: folder to save the search in, as for ``run``: without key and seed the same call
+        goes on from there, bit for bit, and spends nothing more. It holds all trainings and the
+        key: SECRET.
       ledger: a ``Ledger`` or its file. It books the search before the data are asked anything, or
         refuses it.
       label: your word for the data, for the ledger; by default the data set's name.
@@ -102,6 +106,7 @@ def tune(
         programs, a loss without labels whose score is not given, a score that calls Python
         (``jax.debug.print`` and other callbacks), data on disk or on several devices, or as
         ``solve``.
+      ResumeMismatch: if the search in ``checkpoint`` would not repeat itself.
       LedgerError: for a ledger that is damaged or in use.
 
     Privacy: the guarantee covers the whole search: all that is returned, and with it that nothing
@@ -126,7 +131,7 @@ def tune(
     how: Any = {"trials": trials, "cap": cap, "shape": shape}
     chosen = plan(make, settings, budget, score=score, score_share=score_share, **how)
     how = {"key": key, "seed": seed, "params": params, "memory_limit": memory_limit}
-    booked: Any = {"ledger": ledger, "label": label, "part": part}
+    booked: Any = {"checkpoint": checkpoint, "ledger": ledger, "label": label, "part": part}
     return run_plan(chosen, data, progress=progress, **how, **booked)
 
 
@@ -139,6 +144,7 @@ def run_plan(
     params: Params | None = None,
     memory_limit: int = MEMORY,
     progress: bool | None = None,
+    checkpoint: str | os.PathLike | None = None,
     ledger: Ledger | str | os.PathLike | None = None,
     label: str | None = None,
     part: str | None = None,
@@ -153,13 +159,18 @@ def run_plan(
     limit = _validate.positive_int("memory_limit", memory_limit)
     # Before the search is booked: a score that fails later would have spent the budget.
     check_score(chosen.score, starting_point(chosen.algorithms[0], params))
-    root = root_key(key, seed)
+    root = None if key is None and seed is None and checkpoint else root_key(key, seed)
     training = prepare(chosen.algorithms[0], data, root, params, seeded=seed is not None)
     for other in chosen.algorithms[1:]:  # of one structure, but each with its own event
         check_questions(other, training.examples, training.params)
-    kept = RunFiles(None, ledger, label, part).named(training.data)
-    with claimed(root, ADVICE), _booked(chosen, kept, training):
-        best = _search(chosen, training, limit, progress)
+    pieces = _pieces(chosen.release.number.cap, training.records, limit)
+    training = _Search(**vars(training), chosen=chosen, pieces=pieces)
+    kept = RunFiles(checkpoint, ledger, label, part).named(training.data)
+    with journal(training, kept) as written:
+        training = dataclasses.replace(training, reproducible=written.reproducible)
+        with claimed(written.reached.key, ADVICE, owner=written.reached.run_id):
+            best = _search(training, written, progress)
+        written.complete()
     setting = int(best.setting)
     solution = searched(best.solution, chosen.algorithm(setting))
     solution = training.settled(solution, kept.part)
@@ -168,39 +179,83 @@ def run_plan(
     return Tuned(solution, chosen.settings[setting], float(best.score))
 
 
-def _search(
-    chosen: SearchPlan, training: Training, limit: int, progress: bool | None
-) -> _trials.Best:
+@dataclasses.dataclass(frozen=True)
+class _Search(Training):
+    """The trainings of a search, as one run: it is booked, saved and goes on as a whole."""
+
+    chosen: SearchPlan
+    pieces: tuple[int, int]
+    """How many trainings are made at once, and how many times that."""
+
+    event = property(lambda self: self.chosen.event)
+    rounds = property(lambda self: _trials.rounds_of(self.chosen.algorithms))
+    steps = property(lambda self: self.rounds * self.pieces[1])
+
+    def described(self) -> Configuration:
+        """Returns what must be the same: another setting or score would be a second release."""
+        chosen, score = self.chosen, self.chosen.score
+        held = chosen.settings, chosen.release.number, self.pieces
+        numbers = fingerprint.arrays(jax.tree.leaves(_trials.stack(chosen.algorithms)))
+        judged = "" if score is None else trace(score, self.params).digest
+        found = super().described()
+        return found._replace(
+            settings=found.settings | {"search": sha256(repr(held), numbers, judged)}
+        )
+
+
+class _Carry(NamedTuple):
+    """Where a search is; SECRET."""
+
+    step: Array
+    """Of all pieces together."""
+    trainings: loop.Carry
+    """Of the piece that is being made."""
+    best: _trials.Best
+    """Of the pieces before it; of none, zeros."""
+
+
+def _search(training: _Search, written: Journal, progress: bool | None) -> _trials.Best:
     """Makes all trainings, some at once, and returns the best; the host sees no other."""
+    chosen, (size, pieces), rounds = training.chosen, training.pieces, training.rounds
     number, records, params = chosen.release.number, training.records, training.params
-    size, pieces = _pieces(number.cap, records, limit)
-    unit = training.unit_of_privacy
-    stacked, rounds = _trials.stack(chosen.algorithms), _trials.rounds_of(chosen.algorithms)
+    stacked = _trials.stack(chosen.algorithms)
     # Slots beyond the cap fill the last piece; none of them counts.
     drawn = _draw(
-        stacked, records, training.key, params, number, len(chosen.settings), size * pieces
+        stacked, records, written.reached.key, params, number, len(chosen.settings), size * pieces
     )
-    title = f"{chosen.algorithms[0].title}, private search"
-    best = None
+
+    def choose(trainings: loop.Carry, best: _trials.Best | None, piece: int = 0) -> _trials.Best:
+        here, unit = _piece(drawn, piece, size), training.unit_of_privacy
+        return _choose(stacked, here, trainings, records, params, chosen.score, best, **unit)
+
+    trainings = _begin(stacked, _piece(drawn, 0, size), records, params)
+    none = jax.tree.map(jnp.zeros_like, jax.eval_shape(choose, trainings, None))
+    # This writes the intent to the disk; only then may a step ask.
+    carry = written.begin(_Carry(jnp.zeros((), jnp.int32), trainings, none))
+    title, step = f"{chosen.algorithms[0].title}, private search", 1
     with Bar(title, number.cap * rounds, shown=progress) as bar:
         # Every training is made whatever K is, so that the time tells nothing.
-        for piece in range(pieces):
-            here = jax.tree.map(lambda leaf, k=piece: leaf[k * size : (k + 1) * size], drawn)
-            carries = _begin(stacked, here, records, params)
-            done, step = 0, 1
-            # A few steps at a time, for the bar alone: what is computed does not depend on it.
-            while done < rounds:
-                begun = time.monotonic()
-                step = min(step, rounds - done)
-                # JAX returns before it has computed; the bar and its clock wait.
-                carries = jax.block_until_ready(
-                    _advance(stacked, here, carries, records, params, step)
-                )
-                done += step
-                bar.update(min((piece * rounds + done) * size, number.cap * rounds))
-                step = _longer(step, time.monotonic() - begun)
-            best = _choose(stacked, here, carries, records, params, chosen.score, best, **unit)
-        return jax.block_until_ready(best)  # pyright: ignore[reportReturnType] # of some trainings
+        while (done := int(carry.step)) < training.steps:
+            bar.update(min(done * size, number.cap * rounds))
+            (piece, at), begun, (_, trainings, best) = divmod(done, rounds), time.monotonic(), carry
+            here = _piece(drawn, piece, size)
+            if at == 0:
+                trainings = _begin(stacked, here, records, params)
+            # A few at a time, for bar and checkpoint alone: what is computed does not depend on it.
+            step = min(step, rounds - at)
+            trainings = _advance(stacked, here, trainings, records, params, step)
+            if at + step == rounds:
+                best = choose(trainings, best if piece else None, piece)
+            # JAX returns before it has computed; the bar and its clock wait.
+            carry = jax.block_until_ready(_Carry(carry.step + step, trainings, best))
+            written.save(carry)
+            step = _longer(step, time.monotonic() - begun)
+        written.end(carry)
+    return carry.best
+
+
+def _piece(drawn: _trials.Draw, piece: int, size: int) -> _trials.Draw:
+    return jax.tree.map(lambda leaf: leaf[piece * size : (piece + 1) * size], drawn)
 
 
 def _pieces(cap: int, records: PyTree, limit: int) -> tuple[int, int]:
@@ -216,28 +271,6 @@ def _longer(step: int, seconds: float) -> int:
     if seconds < _PIECE_SECONDS / 2:
         return 2 * step
     return max(step // 2, 1) if seconds > 2 * _PIECE_SECONDS else step
-
-
-@contextlib.contextmanager
-def _booked(chosen: SearchPlan, kept: RunFiles, training: Training) -> Iterator[None]:
-    """Writes the search into the ledger before it begins, and its end after it."""
-    with contextlib.ExitStack() as stack:
-        if (book := kept.opened(stack)) is None:
-            yield
-            return
-        # Before the data are asked: what fails after that has been spent.
-        run_id, number = uuid.uuid4().hex, chosen.release.number
-        described = describe(training.algorithm, training.examples, training.params)
-        book.reserve(
-            run_id=run_id,
-            event=chosen.event,
-            label=kept.label or "",
-            # Settings and the distribution of K are part of what was booked.
-            config_hash=sha256(described.digest, repr(chosen.settings), repr(number)),
-        )
-        yield
-        with unless_unwritable("the end of the search; its ledger shows it as spent, as it is"):
-            book.complete(run_id)
 
 
 # ``trials`` holds them uncompiled, as an audit traces a whole search as one program.

@@ -18,7 +18,7 @@ from dpjax.mechanisms import PrefixNoise, derive, lattice
 from dpjax.mechanisms.noise import Prefix
 from dpjax.mechanisms.tree import KINDS
 from dpjax.oracles import EstimateQuery, ScoreQuery, Setting
-from dpjax.oracles.estimate import ROWS
+from dpjax.oracles.gradient import ROWS
 from dpjax.sampling import ShuffledRecords, SinglePass, ordered
 
 N, P = 64, 4

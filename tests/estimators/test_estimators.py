@@ -205,6 +205,13 @@ def test_one_missing_label_of_a_nullable_column_decides_no_error(missing):
     np.testing.assert_array_equal(make().fit(x, digits).coef_, found)
 
 
+def test_sparse_rows_are_read_as_dense_ones():
+    x, y = problem()
+    dense, thin = (make().fit(rows, y) for rows in (x, sparse.csr_array(x)))
+    np.testing.assert_array_equal(thin.coef_, dense.coef_)
+    np.testing.assert_array_equal(thin.predict(sparse.csr_matrix(x)), dense.predict(x))
+
+
 def wrong_shape(kind):
     x, y = np.full((61, 2), 0.7123), np.full(61, 7123)
     return {
@@ -218,7 +225,7 @@ def wrong_shape(kind):
         "no records": (x[:0], y[:0], r"0 sample\(s\)"),
         "complex": (x + 0.7123j, y, "Complex data not supported: X"),
         "dates": (x.astype("M8[s]"), y, "X must hold numbers, got dates"),
-        "sparse": (sparse.csr_array(x), y, r"Sparse data .* pass X\.toarray"),
+        "sparse labels": (x, sparse.csr_array(y[:, None]), r"Sparse data .* y\.toarray"),
         "other length": (x, y[:60], "X and y must have one length"),
         "table of labels": (x, x, "y should be a 1d array, got 2D array"),
         "column of lists": (x, y[:, None].tolist(), "y should be a 1d array, got 2D array"),
@@ -229,7 +236,7 @@ def wrong_shape(kind):
 
 SHAPES = (
     *("row of numbers", "flat list", "ragged list", "ragged arrays", "cube", "number"),
-    *("no features", "no records", "complex", "dates", "sparse", "other length"),
+    *("no features", "no records", "complex", "dates", "sparse labels", "other length"),
     *("table of labels", "column of lists", "label", "complex labels"),
 )
 

@@ -64,6 +64,15 @@ def test_the_sum_is_that_of_clipped_outer_products(name, units, fitted):
     assert np.array_equal(total.leading, total.leading.T)
 
 
+@pytest.mark.parametrize("name", ["logistic", "squares", "classes"])
+def test_units_that_are_drawn_have_the_sum_of_units_that_are_prepared(name):
+    setting, data, w, _ = of(name, units=True)
+    query = CovarianceQuery(setting=setting, noise_multiplier=1.0, clip_norm=CLIP)
+    (drawn,), (prepared,) = (query.exact(records, w) for records in (data, bind(query, data)))
+    # It was the sum of Hessians.
+    np.testing.assert_allclose(drawn.leading, prepared.leading, rtol=2e-4, atol=2e-4)
+
+
 @each
 def test_each_norm_is_counted_once_in_its_bin(name, units):
     setting, data, w, g = of(name, units)

@@ -14,9 +14,8 @@ from dpjax.algorithms.histogram import histograms
 from dpjax.auditing import scenarios
 from dpjax.cli.main import main
 from dpjax.datasets.encoders import Numeric
-from dpjax.oracles.histogram import HistogramQuery
-from dpjax.statistics.bins import bins_of
-from dpjax.statistics.summary import project, summarize
+from dpjax.oracles.counts import BinsLoss, HistogramQuery
+from dpjax.statistics.bins import bins_of, project, summarize
 
 SCHEMA = {
     "label": {"column": "ill", "classes": ["no", "yes"]},
@@ -62,6 +61,19 @@ def test_bins_cover_the_declared_range_in_order(low, high, most):
     assert ((edges[:-1] <= centers) & (centers <= edges[1:])).all()
     cells = np.array([low - 1.0, high + 1.0, np.nan, np.inf, centers[0]])
     assert bins.place(cells).tolist() == [1, most, 0, 0, 1]
+
+
+def test_small_examples_by_hand():
+    assert bins_of(Numeric("age", 0, 120), 4).edges == (0.0, 30.0, 60.0, 90.0, 120.0)
+    # Of wide bounds geometric.
+    edges = bins_of(Numeric("income", 0, 1e6), 4).edges
+    assert [round(edge, 3) for edge in edges] == [0.0, 1.0, 100.0, 1e4, 1e6]
+    counts = np.array([0.0, 100, 300, 100, 0])
+    found = summarize(bins_of(Numeric("age", 0, 100), 4), counts, 1.0, 500.0)
+    assert round(found.mean.value, 1) == 37.5
+    # A 1 for the bin in each column, then a further number as it is.
+    record = jnp.array([1.0, 0.0, 0.5]), 0.0
+    assert jax.grad(BinsLoss((3, 2)))(jnp.zeros(6), record).tolist() == [0, 1, 0, 1, 0, 0.5]
 
 
 def test_a_look_with_hardly_any_noise_says_what_numpy_says():

@@ -10,7 +10,7 @@ from dpjax import statistics
 from dpjax.cli.main import main
 from dpjax.datasets.encoders import Numeric
 from dpjax.statistics.bins import bins_of
-from dpjax.statistics.bounds import _ends
+from dpjax.statistics.description import _ends
 
 N = 4_000
 SCHEMA = {
@@ -96,6 +96,16 @@ def test_epsilon_of_the_bounds_is_a_part_of_the_budget():
     private.configure(maker(private.data), BUDGET, 0.2, N)
     with pytest.raises(ValueError, match="open the table anew"):
         private.configure(maker(private.data), BUDGET, 1.9, N)
+
+
+def test_bounds_are_released_once_for_one_claim():
+    private = statistics.PrivateBounds.of(table(), SCHEMA)
+    with pytest.raises(ValueError, match="after configure"):
+        private.find(key=dpjax.random_key())
+    private.configure(maker(private.data), BUDGET, 0.2, N)
+    private.find(key=dpjax.random_key())
+    with pytest.raises(ValueError, match="open the table anew"):
+        private.find(key=dpjax.random_key())
 
 
 def test_the_command_finds_bounds_trains_and_says_both(tmp_path, capsys):

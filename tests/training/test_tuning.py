@@ -1,5 +1,6 @@
 """Private random search: which training is released, that nothing else is, and what refuses it."""
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -557,6 +558,41 @@ def test_c43_a_search_is_booked_and_a_key_serves_one(planned, tmp_path):
         assert before < entry.cost
         with pytest.raises(ValueError, match="would exceed the budget"):
             tuning.run_plan(planned, data, key=dpjax.random_key(), ledger=ledger)
+
+
+@pytest.mark.parametrize("memory", [tuning.search.MEMORY, 1])
+def test_a_search_that_was_interrupted_goes_on_bit_for_bit(planned, tmp_path, memory, monkeypatch):
+    """In one piece, and in pieces of one training each."""
+    data, folder = dpjax.Dataset(*records(), name="made"), tmp_path / "search"
+    dpjax.Ledger.create(tmp_path / "ledger", dpjax.PrivacyBudget(1.6, 1e-4)).close()
+    how = {"ledger": tmp_path / "ledger", "memory_limit": memory, "checkpoint": folder}
+    whole = tuning.run_plan(planned, data, seed=3, memory_limit=memory)
+    advance, asked = tuning.search._advance, iter(range(100))
+
+    def interrupted(*arguments):
+        if next(asked) == 2:
+            raise KeyboardInterrupt
+        return advance(*arguments)
+
+    monkeypatch.setattr(tuning.search, "_advance", interrupted)
+    monkeypatch.setattr(tuning.search, "_PIECE_SECONDS", 0.0)  # one step at a time
+    with pytest.raises(KeyboardInterrupt, match="goes on from what was saved and spends nothing"):
+        tuning.run_plan(planned, data, seed=3, **how)
+    monkeypatch.undo()
+    for _ in range(2):  # and again, when it has ended
+        again = tuning.run_plan(planned, data, **how)
+        assert (again.score, again.settings) == (whole.score, whole.settings)
+        np.testing.assert_array_equal(again.params, whole.params)
+        assert not again.releasable
+    with dpjax.Ledger.open(tmp_path / "ledger") as ledger:
+        (entry,) = ledger.entries
+        assert entry.finished
+    # Another score would choose another of the trainings: a second release.
+    other = dataclasses.replace(planned, score=tuning.score.public_score(lambda params: params[0]))
+    with pytest.raises(dpjax.ResumeMismatch, match="search"):
+        tuning.run_plan(other, data, **how)
+    with pytest.raises(dpjax.ResumeMismatch):
+        tuning.run_plan(planned, data, **how | {"memory_limit": 10_000})
 
 
 # Attacked.
