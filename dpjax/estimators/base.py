@@ -256,7 +256,7 @@ class PrivateEstimator(BaseEstimator):
         unit = "person" if self.unit == "row" else self.unit
         return group(data, groups, self.max_records, unit, self.unit_type)
 
-    def _configure(self, count: int, dimension: int, look: PrivateBounds | None) -> Any:
+    def _configure(self, count: int, dimension: int, look: PrivateBounds | None = None) -> Any:
         delta, size = self.delta, self.data_size
         # Either would be read off n, which this relation keeps private.
         if self.relation == "add_or_remove_one" and (delta is None or size is None):
