@@ -100,8 +100,7 @@ def report(
     target = check_path(path)
     if isinstance(solution, statistics.Description):
         title, held = title or f"{len(solution.columns)} columns", description_sections(solution)
-        banners: list[str] = []
-        content = {"sections": _facts.by_heading(held)}
+        banners, content = list[str](), {"sections": _facts.by_heading(held)}
         page = functools.partial(_html, "A first look", title, held)
     else:
         facts = _facts.facts_of(solution, author, ledger)
