@@ -38,7 +38,6 @@ _NO_CSV = {
     rb".*\r(?!\n)": "has lines that end in carriage returns alone: save it with line feeds",
 }
 _PIECE = 2**23  # bytes that are read at once: a date that occurs in them is read once
-_FIRST_DAY = float(np.datetime64("0001-01-01").astype(int))
 _Asked = tuple[int, Form | None]  # the place of a column, and how it holds numbers, if so
 _BLANK = re.compile(rb"(?:\A|\n)[ \t\r\f\v]*\n")
 
@@ -325,7 +324,6 @@ def _cells_of(column: Any, form: Form | None) -> np.ndarray:
     values = np.array(numbers.to_numpy(zero_copy_only=False))
     if others is not None:
         values[others] = left
-    values[~np.isfinite(values)] = np.nan
-    # Of the year 0, which Python has not: it reads the column where another record is strange.
-    values[days & (values < _FIRST_DAY)] = np.nan
+    # The year 1 is Python's first, which reads the column where another record is strange.
+    values[~np.isfinite(values) | (days & (values < -719_162))] = np.nan
     return values

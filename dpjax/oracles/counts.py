@@ -237,9 +237,8 @@ class NormsQuery(MeanQuery):
                 return inside(jnp.linalg.norm(slope, axis=1)).reshape(rows.radius.shape)
 
             def of_examples(rows: PyTree) -> Array:
-                alone = vmap_mixes_examples(loss.loss, params, rows)
-                gradients = map_examples(lambda row: jax.grad(loss.loss)(params, row), rows, alone)
-                return inside(jax.vmap(optax.tree.norm)(gradients))
+                one, alone = jax.grad(loss.loss), vmap_mixes_examples(loss.loss, params, rows)
+                return inside(map_examples(lambda r: optax.tree.norm(one(params, r)), rows, alone))
 
             if isinstance(records, units.PreparedUnits):
                 return units.count_gradients(form, records, params, inside)
