@@ -430,7 +430,7 @@ def test_a_law_of_ones_own_is_no_gaussian_to_dp_accounting(kind):
 
 def test_a_release_on_batches_takes_all_that_describes_the_draw(monkeypatch):
     sampler = dpjax.sampling.poisson(5, 100, budget=dpjax.PrivacyBudget(1.0, 1e-5), count=1)
-    with pytest.raises(TypeError, match="multiple values .* 'sampling_probability'"):
+    with pytest.raises(TypeError, match=r"multiple values .* 'sampling_probability'"):
         sampler.released("g", 1, noise_multiplier=1.0, sampling_probability=1e-9)
     monkeypatch.setattr(release, "_KINDS", dict(release._KINDS))
 
@@ -442,7 +442,7 @@ def test_a_release_on_batches_takes_all_that_describes_the_draw(monkeypatch):
         data_size: int
 
     # Else nothing would be charged for batches that are full.
-    with pytest.raises(TypeError, match="unexpected .* 'failure_probability'"):
+    with pytest.raises(TypeError, match=r"unexpected .* 'failure_probability'"):
         sampler.released("g", 1, noise_multiplier=1.0, mechanism=NeverFull.mechanism)
 
 
