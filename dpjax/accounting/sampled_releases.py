@@ -75,6 +75,7 @@ class PoissonRelease(BatchRelease):
         )
 
     def check_relation(self, relation: Relation) -> None:
+        super().check_relation(relation)
         if relation == "replace_one" and self.undrawn_shift:
             raise ValueError(
                 "batches combined with an exact (un-noised) term over all records have no proven "

@@ -1,7 +1,6 @@
 """Oracles of Hessians: alone, of gradients times themselves, with the gradient, in a subspace."""
 
 import dataclasses
-import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -85,8 +84,8 @@ class _OuterGradient(LinearLoss):
     of: Objective
 
     linear = property(lambda self: self if self.of.linear else None)
-    labels = property(operator.attrgetter("of.linear.labels"))  # pyright: ignore
-    outputs = property(operator.attrgetter("of.linear.outputs"))  # pyright: ignore
+    labels = property(lambda self: self.of.linear.labels)  # pyright: ignore
+    outputs = property(lambda self: self.of.linear.outputs)  # pyright: ignore
 
     def derivatives(self, score: Array, label: Any) -> tuple[Array, Array]:
         loss: Any = self.of.linear

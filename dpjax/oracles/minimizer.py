@@ -122,6 +122,8 @@ _ROUNDING = 1e-6
 class ObjectiveQuery(MinimizerQuery):
     """Asks for the minimiser of (1/n) sum phi(m_i) + mu |w|^2 / 2 + <tilt, w>, tilt secret noise.
 
+    Features longer than 1 are scaled to length 1 first, so it is their objective that is minimised.
+
     Args:
       noise_multiplier: standard deviation of the tilt over G / n (``replace_one``: 2 G / n).
       output_multiplier: that of the noise on the minimiser, over how far it may be from the exact
