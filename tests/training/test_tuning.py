@@ -589,9 +589,9 @@ def test_a_search_that_was_interrupted_goes_on_bit_for_bit(planned, tmp_path, me
         assert entry.finished
     # Another score would choose another of the trainings: a second release.
     other = dataclasses.replace(planned, score=tuning.score.public_score(lambda params: params[0]))
-    with pytest.raises(dpjax.ResumeMismatch, match="^score of the search computes something else"):
+    with pytest.raises(dpjax.ResumeMismatch, match=r"^score of the search computes something else"):
         tuning.run_plan(other, data, **how)
-    with pytest.raises(dpjax.ResumeMismatch, match="^memory_limit of the search was enough for "):
+    with pytest.raises(dpjax.ResumeMismatch, match=r"^memory_limit of the search was enough for "):
         tuning.run_plan(planned, data, **how | {"memory_limit": 10_000})
 
 
@@ -604,7 +604,7 @@ def test_a_score_that_reads_what_changed_is_computed_anew(tmp_path):
     sign[0] = -1.0
     second = tuning.run_plan(chosen, records(), seed=0)
     assert (first.score, second.score) == (first.params[0], -second.params[0])
-    with pytest.raises(dpjax.ResumeMismatch, match="^score of the search computes something else"):
+    with pytest.raises(dpjax.ResumeMismatch, match=r"^score of the search computes something else"):
         tuning.run_plan(chosen, records(), **how)
 
 
