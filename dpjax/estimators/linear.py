@@ -246,7 +246,7 @@ class DPLinearRegression(_PrivateRegression):
         by one constant, so that the model is linear in the features.
       regularization: lambda of the penalty lambda / 2 |w|^2, on the weights of the scaled rows; by
         default 1 / (n epsilon), and 0.1 / (n epsilon) for inference. 0 for none.
-      **others: those of ``DPLogisticRegression``, but for ``classes``, ``class_weight``, ``rows``
+      the others: those of ``DPLogisticRegression``, but for ``classes``, ``class_weight``, ``rows``
         and ``tune``.
 
     Attributes:
@@ -280,7 +280,7 @@ class DPRobustRegression(_PrivateRegression):
       loss: ``"huber"``, ``"tukey"`` (the biweight) or ``"welsch"``; the last two are not convex.
       scale: the residual, in the target's units, from where on a record counts less (Huber) or
         hardly at all; by default 0.2, 0.8 and 0.6 of half the declared range.
-      **others: those of ``DPLinearRegression``.
+      the others: those of ``DPLinearRegression``.
 
     Attributes and privacy are those of ``DPLinearRegression``.
 
