@@ -33,7 +33,7 @@ class SearchRelease(Release):
       shape: of its distribution.
       settings: how many settings are declared.
       public_score: whether the score is computed from the released parameters and public records.
-      **others: as ``Release``; ``count`` is 1. ``SearchRelease.of`` sets those that follow.
+      the others: as ``Release``; ``count`` is 1. ``SearchRelease.of`` sets those that follow.
 
     >>> one = Release("training", 1, noise_multiplier=10.0)
     >>> search = SearchRelease.of([(one,)], NumberOfTrials(10, 40), settings=32)

@@ -129,7 +129,7 @@ class ObjectiveQuery(MinimizerQuery):
       output_multiplier: that of the noise on the minimiser, over how far it may be from the exact
         one, twice.
       dimension: number of parameters p.
-      **others: as ``MinimizerQuery``; the margin must fall, -G <= phi' <= 0.
+      the others: as ``MinimizerQuery``; the margin must fall, -G <= phi' <= 0.
 
     Privacy: two releases. The exact minimiser, whose noise is the tilt: see
       ``accounting.perturbed_delta`` for the proof. And, given it, how far the answer is from it:
