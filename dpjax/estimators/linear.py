@@ -314,7 +314,7 @@ class DPRobustRegression(_PrivateRegression):
       loss: ``"huber"``, ``"tukey"`` (the biweight) or ``"welsch"``; the last two are not convex.
       scale: the residual, in the target's units, from where on a record counts less (Huber) or
         hardly at all; by default 0.2, 0.8 and 0.6 of half the declared range.
-      **others: those of ``DPLinearRegression``.
+      the others: those of ``DPLinearRegression``.
 
     Attributes and privacy are those of ``DPLinearRegression``.
 
