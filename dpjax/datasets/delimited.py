@@ -173,8 +173,9 @@ class CsvFile(Source):
         except ImportError:  # an extra
             return None
         # Of one column a line of blanks would be a record; pyarrow drops a mark at the start, which
-        # is part of the first cell by the other way, taken where any other record is strange.
-        if len(self.names) < 2 or data.startswith(_MARK):
+        # is part of the first cell by the other way, taken where any other record is strange; and
+        # it refuses other separators, which would tell that no record is.
+        if len(self.names) < 2 or data.startswith(_MARK) or not self.separator.isascii():
             return None
         read = arrow.ReadOptions(column_names=[*map(str, range(len(self.names)))],
                                  block_size=len(data) + 1)  # fmt: skip
@@ -323,5 +324,6 @@ def _cells_of(column: Any, form: Form | None) -> np.ndarray:
     values = np.array(numbers.to_numpy(zero_copy_only=False))
     if others is not None:
         values[others] = left
-    values[~np.isfinite(values)] = np.nan
+    # The year 1 is Python's first, which reads the column where another record is strange.
+    values[~np.isfinite(values) | (days & (values < -719_162))] = np.nan
     return values

@@ -16,7 +16,7 @@ from dpjax.accounting.release import Quantity
 from dpjax.derivatives import count_rows
 from dpjax.derivatives.linear import prepared, sums, units
 from dpjax.derivatives.linear.scaled_rows import PreparedLinear, prepare
-from dpjax.derivatives.primitives import vmap_mixes_examples
+from dpjax.derivatives.primitives import map_examples, vmap_mixes_examples
 from dpjax.derivatives.rounding import BLOCK
 from dpjax.objectives.units import UnitLoss
 from dpjax.oracles.gradient import GradientQuery
@@ -237,8 +237,8 @@ class NormsQuery(MeanQuery):
                 return inside(jnp.linalg.norm(slope, axis=1)).reshape(rows.radius.shape)
 
             def of_examples(rows: PyTree) -> Array:
-                gradients = jax.vmap(jax.grad(loss.loss), in_axes=(None, 0))(params, rows)
-                return inside(jax.vmap(optax.tree.norm)(gradients))
+                one, alone = jax.grad(loss.loss), vmap_mixes_examples(loss.loss, params, rows)
+                return inside(map_examples(lambda r: optax.tree.norm(one(params, r)), rows, alone))
 
             if isinstance(records, units.PreparedUnits):
                 return units.count_gradients(form, records, params, inside)

@@ -222,6 +222,15 @@ def test_a_cell_is_a_date_in_the_declared_form_alone(form):
     assert DateForm(form).number(datetime.date(1970, 1, 2)) == 1  # of a data frame, or a workbook
 
 
+@pytest.mark.parametrize("mark, day", [("§", "2000-01-02"), (",", "0000-01-01")])
+@pytest.mark.parametrize("strange", ["", "words{}1\n", 'a"b{}1\n'])
+def test_a_strange_record_moves_no_other_date_and_raises_nothing(mark, day, strange, tmp_path):
+    text = f"a{mark}b\n{day}{mark}1\n" + strange.format(mark)
+    file = CsvFile(write(tmp_path, "t.csv", text), separator=mark)
+    days = [float(block[0][0]) for block in file.blocks(["a"], {"a": DateForm()})]
+    np.testing.assert_equal(days, [np.nan if day[0] == "0" else 10958.0])
+
+
 TOML = """
 separator = ";"
 [numbers]

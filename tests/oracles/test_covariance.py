@@ -115,6 +115,29 @@ class Unsquared(CovarianceQuery):
         return tuple(stddev / 4 for stddev in super().stddevs(params, **public))
 
 
+@jax.custom_batching.custom_vmap
+def as_the_others(x):
+    return x
+
+
+@as_the_others.def_vmap
+def _(size, batched, x):
+    return x * jnp.abs(x).max(), True
+
+
+@pytest.mark.parametrize("strange", [np.nan, 1e20])
+def test_a_record_does_not_move_the_norms_of_others_where_vmap_mixes_them(strange):
+    objective = Objective(lambda w, record: as_the_others(record[0]) @ w, name="mixed")
+    setting = Setting(objective, 8, "zero_out", dimension=P)
+    query = NormsQuery(setting=setting, noise_multiplier=1.0, clip_norm=1.0)
+    x = jnp.full((8, P), 0.3)
+    (plain,), (moved,) = (
+        query.exact(bind(query, (rows, x[:, 0])), jnp.ones(P)) for rows in (x, x.at[7].set(strange))
+    )
+    assert np.abs(plain.leading - moved.leading).max() == 1
+    assert plain.leading.sum() == 8
+
+
 class Halved(NormsQuery):
     """A planted bug: half of the noise that is booked."""
 
