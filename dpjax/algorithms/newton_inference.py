@@ -1,6 +1,7 @@
 """Noisy Newton steps for inference (Avella-Medina, Bradshaw and Loh 2023)."""
 
 import dataclasses
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -20,8 +21,12 @@ from dpjax.algorithms.trust_region import joint_weights, start
 from dpjax.objectives.regression import Residual, Reweighted
 from dpjax.objectives.units import UnitLoss
 
-# Parts of mu^2: of the approach, the histogram, the last step and the covariance.
-_APPROACH, _NORMS, _LAST, _COVARIANCE = 0.37, 0.03, 0.5, 0.1
+# Parts of mu^2: of the histogram, the covariance, and the steps but the last, which takes the rest.
+_NORMS, _COVARIANCE = 0.03, 0.1
+# Of the steps before the last, of a squared loss; of others of the first ones and of the one before
+# the last. From step to step an error shrinks to its square, so that the first need little:
+# measured, shares alike leave the last step too long where a class is rare.
+_SQUARED, _FAR, _NEAR = 0.37, 0.12, 0.27
 # Where slopes and curvature may both be largest: what of the last step's part the Hessian takes.
 _OF_HESSIAN = 0.6
 # So few clipped records bias the gradient by far less than its standard deviation.
@@ -53,6 +58,7 @@ class NoisyNewton(base.FieldsAlgorithm):
     """Configuration of noisy Newton; made by ``noisy_newton``."""
 
     approach: oracles.JointQuery
+    near: oracles.JointQuery | None
     norms: oracles.NormsQuery | None
     last: oracles.FittedQuery
     covariance: oracles.CovarianceQuery
@@ -82,6 +88,8 @@ class NoisyNewton(base.FieldsAlgorithm):
         return self._moved(state, ask(self.approach, state.params), self.approach)
 
     def finalize(self, key: Array, state: NoisyNewtonState, ask: base.Ask) -> NoisyNewtonState:
+        if self.near is not None:
+            state, _ = self._moved(state, ask(self.near, state.params), self.near)
         if self.norms is not None:
             counts = ask(self.norms, state.params)
             fitted = self.norms.exceeded(counts, _CLIPPED)
@@ -212,16 +220,18 @@ def noisy_newton(
 
     Args:
       objective: a loss of linear scores, for the standard errors; rows have norm at most 1.
-      steps: Newton steps before the last one; by default 2, 1 for the squared loss and 3 for
-        robust ones, by reweighted least squares. More for strong effects, where the start is far.
+      steps: Newton steps before the last two, by default 2; of a squared loss before the last one,
+        by default 1. More for strong effects, where the start is far. Of a robust loss all but the
+        last are of reweighted least squares.
       clip_norm: bound on one record's gradient; by default the Lipschitz constant. For the
         covariance, and the last step of a squared loss, a smaller one is found from a noisy
         histogram of gradients' norms.
       **others: the same in all factories, see ``help(dpjax.algorithms)``.
 
-    Privacy: releases ``steps`` + 1 times gradient and Hessian of all records as one Gaussian, the
-      last with half of the privacy as mu^2; a histogram of norms, unless ``clip_norm`` is given;
-      and the covariance of clipped gradients at the output. ``error_bars`` are post-processing.
+    Privacy: releases gradient and Hessian of all records as one Gaussian at each step, the last
+      with half of the privacy as mu^2 and the one before it with a quarter; a histogram of norms,
+      unless ``clip_norm`` is given; and the covariance of clipped gradients at the output.
+      ``error_bars`` are post-processing.
 
     Reference: Avella-Medina, Bradshaw and Loh, "Differentially private inference via noisy
       optimization" (2023); the joint release, the fitted clip norm, and the covariance given the
@@ -229,16 +239,15 @@ def noisy_newton(
 
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = noisy_newton(objectives.logistic(), budget, data_size=10_000, dimension=10)
-    >>> [release.name for release in algorithm.event.releases][1:]
+    >>> [release.name for release in algorithm.event.releases][2:]
     ['gradient_norms', 'last_gradient_and_hessian', 'gradient_covariance']
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "Noisy Newton")
     form = objective.averaged
-    # One step from 0 is all that a quadratic loss needs, and robust ones are flat far out.
-    bend = 1.0 if form is None else form.concordance
-    usual = 3 if bend is None else 2 if bend else 1
-    steps = _validate.int32_count("steps", usual if steps is None else steps)
+    # One step from 0 is all that a quadratic loss needs.
+    bends = form is None or form.concordance != 0
+    steps = _validate.int32_count("steps", 1 + bends if steps is None else steps)
     # Bounds that hold for every record are far above most: a squared loss has none.
     fitted, fits = clip_norm is None and form is not None, objective.constants is None
     clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)[0]
@@ -248,7 +257,7 @@ def noisy_newton(
         curvature = base.clip_norms(objective, clip, None)[1]
         of_gradient = round_up(clip / math.sqrt(1 - _OF_HESSIAN))
         of_hessian = round_up(curvature / math.sqrt(_OF_HESSIAN))
-    count = steps + 2 + fitted
+    count = steps + bends + 2 + fitted
     draws = problem.dimension * (problem.dimension + 1) + 16  # of the largest release, at most
     # mu^2 = 1 / multiplier^2 adds up over releases: of a part, so much of what all have.
     whole = gaussian_multiplier(budget, count, accountant, noise_draws=draws) / math.sqrt(count)
@@ -258,19 +267,21 @@ def noisy_newton(
 
     def asked(kind: Any, part: float, **fields: Any) -> Any:
         multiplier = round_up(whole * math.sqrt(count) if even else whole / math.sqrt(part))
-        return kind(setting=problem.setting, noise_multiplier=multiplier, **fields)
+        return kind(**{"setting": problem.setting, "noise_multiplier": multiplier} | fields)
 
     weights = {"gradient_weight": of_gradient, "hessian_weight": of_hessian}
-    approach = _APPROACH if fitted else _APPROACH + _NORMS
-    first = asked(oracles.JointQuery, approach / steps, **weights)
-    setting = dataclasses.replace(first.setting, objective=_approached(first.objective))
+    setting = dataclasses.replace(problem.setting, objective=_approached(problem.objective))
+    approach = functools.partial(asked, oracles.JointQuery, setting=setting, **weights)
+    far, near = (_FAR, _NEAR) if bends else (_SQUARED, 0.0)
+    last = 1 - far - near - _NORMS * fitted - _COVARIANCE
     unclipped = base.never_clips(_of_a_row(objective), budget.relation, clip)
     if fitted and fits:  # so few records are clipped that their bias is far below the noise
         unclipped = budget.relation != "add_or_remove_one"
     algorithm = NoisyNewton(
-        approach=dataclasses.replace(first, setting=setting),
+        approach=approach(far / steps),
+        near=approach(near, label="near_gradient_and_hessian") if near else None,
         norms=asked(oracles.NormsQuery, _NORMS, clip_norm=clip) if fitted else None,
-        last=asked(oracles.FittedQuery, _LAST, label="last_gradient_and_hessian", **weights),
+        last=asked(oracles.FittedQuery, last, label="last_gradient_and_hessian", **weights),
         covariance=asked(oracles.CovarianceQuery, _COVARIANCE, clip_norm=clip),
         fits=fitted and fits,
         unclipped=unclipped,
