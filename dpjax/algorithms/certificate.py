@@ -15,6 +15,7 @@ from jax.scipy.special import ndtri
 from dpjax import _validate
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
+from dpjax.display.cards import Card, HasCard, ceil, floor, number
 from dpjax.objectives import Objective
 
 # Rounding in norms and in eigvalsh; far below any useful noise.
@@ -24,8 +25,12 @@ _SLACK = 1e-6
 CLIP_SLACK = 1.1e-5
 
 
+ITERATES = {"last_query": "the iterate before the last", "output": "the output"}
+"""What is said of where a certificate holds."""
+
+
 @pytree_dataclass
-class Certificate:
+class Certificate(HasCard):
     """Bounds that hold together with probability at least 1 - beta over the noise.
 
     Args:
@@ -47,6 +52,16 @@ class Certificate:
     beta: Array | float
     iterate: str = static()
     scope: str = static()
+
+    def _card(self) -> Card:
+        lower = self.min_eigenvalue_lower
+        rows = [("gradient norm", f"<= {number(self.gradient_norm_upper, ceil)}")]
+        if lower is not None:
+            rows.append(("smallest eigenvalue", f">= {number(lower, floor)}"))
+        held = number(self.beta, lambda beta: f"probability {floor(100 * (1 - beta))} %")
+        return Card(
+            f"Certificate of the {self.scope} at {ITERATES[self.iterate]}, {held}", tuple(rows)
+        )
 
 
 @pytree_dataclass

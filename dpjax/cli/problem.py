@@ -110,7 +110,7 @@ def flag_quotes(table: str, schema: str | None) -> int:
         return 0
     known = None if schema is None else dpjax.datasets.Schema.read(schema)
     breaks, separator = (known.quoted_line_breaks, known.separator) if known else (False, None)
-    problems = CsvFile(existing(table), breaks, separator).exact_problems()
+    problems, _ = CsvFile(existing(table), breaks, separator).exact_faults()
     for problem in problems:
         print(f"wrong (exact counts, NOT PRIVATE): {problem}", file=sys.stderr)
     return int(bool(problems))

@@ -19,12 +19,13 @@ import dpjax
 from dpjax import _validate
 from dpjax.accounting import Event, epsilon
 from dpjax.algorithms import Algorithm
+from dpjax.algorithms.certificate import ITERATES
 from dpjax.cli import options, problem, processes
 from dpjax.datasets.source import few
 from dpjax.display.cards import ceil, floor, printable
 from dpjax.driver import check_data, holds_run, root_key, seconds_per_step, starting_point
 from dpjax.placement.processes import Team
-from dpjax.reporting.facts import ITERATES, certificate_fields
+from dpjax.reporting.facts import certificate_fields
 from dpjax.results.remarks import ANSWERS, ENDS, answer_line
 
 _COMPILE_EVENT = "/jax/core/compile/"

@@ -36,13 +36,11 @@ _OF_DTYPE = {
 }
 # Names of the dtypes of pandas, polars and pyarrow that are no NumPy dtypes.
 _OF_NAME = {
-    re.compile(r"(u?int|float|double|halffloat|decimal)"): Kind.NUMBERS,
-    re.compile(r"bool"): Kind.BOOLEANS,
-    re.compile(r"(large_)?(str|string|string_view|utf8|binary|binary_view|categorical|enum)\b"): (
-        Kind.WORDS
-    ),
-    re.compile(r"(date|timestamp)"): Kind.DATES,
-    re.compile(r"(object|null|category)\b"): Kind.MIXED,
+    r"(u?int|float|double|halffloat|decimal)": Kind.NUMBERS,
+    r"bool": Kind.BOOLEANS,
+    r"(large_)?(str|string|string_view|utf8|binary|binary_view|categorical|enum)\b": Kind.WORDS,
+    r"(date|timestamp)": Kind.DATES,
+    r"(object|null|category)\b": Kind.MIXED,
 }
 # Words that stand for a missing cell: of nobody, and where cells are counted for their owner.
 MISSING = {"", "na", "n/a", "nan", "none", "null", "?", "<na>", "nat", "#n/a"}
@@ -71,7 +69,7 @@ def kind_of(column: Any) -> Kind:
         return Kind.MIXED
     # pandas writes Sparse[float64, nan].
     name = stated(column).lower().removeprefix("sparse[")
-    return next((kind for pattern, kind in _OF_NAME.items() if pattern.match(name)), Kind.OTHER)
+    return next((kind for pattern, kind in _OF_NAME.items() if re.match(pattern, name)), Kind.OTHER)
 
 
 def stated(column: Any) -> str:
@@ -172,9 +170,6 @@ def check_unmasked(name: str, column: Any) -> None:
 def cells_of(column: Any) -> np.ndarray:
     """Returns the cells (n,) of a column in memory.
 
-    Raises:
-      ValueError: if it has more than one axis, as two columns of one name have.
-
     Privacy: raw data. The dtype depends on that of the column alone. What NumPy would choose for a
       list, or for a nullable column, can depend on a single cell.
     """
@@ -182,6 +177,7 @@ def cells_of(column: Any) -> np.ndarray:
     # Of pyarrow, whose own conversion to NumPy depends on what its cells are.
     if hasattr(column, "to_pylist"):
         return arrow_cells(column)
+    # As two columns of one name have them.
     if (axes := getattr(column, "ndim", 1)) != 1:
         raise ValueError(f"a column must be (n,), one cell for each record, got {axes} axes.")
     stated = hasattr(column, "dtype")
@@ -247,15 +243,8 @@ def to_numbers(cells: np.ndarray, number: Callable[[Any], float] = to_number) ->
 
 
 def to_days(cells: np.ndarray) -> np.ndarray:
-    """Returns dates (n,) as days since 1970-01-01 in float64, NaN for each that is no date.
-
-    Args:
-      cells: ISO 8601 text such as ``2015-01-31`` or ``2015-01-31T12:00``, dates of Python, or
-        datetime64. A time with a zone is taken in UTC.
-    """
-    if cells.dtype.kind == "M":
-        return _days_of(cells)
-    return of_each(to_day, cells)
+    """Returns dates (n,) as days since 1970-01-01 in float64, NaN for each that is no date."""
+    return _days_of(cells) if cells.dtype.kind == "M" else of_each(to_day, cells)
 
 
 class _Remembered(dict):
@@ -282,7 +271,7 @@ def of_each(function: Callable[[Any], Any], cells: Any, dtype: Any = np.float64)
 
 @never_raises(np.nan)
 def to_day(cell: Any) -> float:
-    """Returns a date as days since 1970-01-01, NaN if it is none."""
+    """Returns a date as days since 1970-01-01, NaN if it is none; one with a zone is in UTC."""
     if isinstance(cell, np.datetime64):
         return float(_days_of(np.array([cell]))[0])
     if isinstance(cell, str):

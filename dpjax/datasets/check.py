@@ -3,32 +3,23 @@
 import dataclasses
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from dpjax.datasets import loaders
 from dpjax.datasets.cells import cells_of
 from dpjax.datasets.columnar import Matrix
 from dpjax.datasets.dataset import Dataset
 from dpjax.datasets.encoders import ClassLabel
-from dpjax.datasets.guess import exact_unread
 from dpjax.datasets.labels import Label, check_labels
-from dpjax.datasets.loaders import (
-    Options,
-    Table,
-    check_size,
-    check_units,
-    open_table,
-    scaled_columns,
-    undeclared_line_breaks,
-)
-from dpjax.datasets.patterns import check_table
 from dpjax.datasets.scaling import Bounds
 from dpjax.datasets.schema import Schema
-from dpjax.datasets.source import OpenTable, Source, few
-from dpjax.datasets.sources import has_columns, is_table_path
+from dpjax.datasets.source import OpenTable, few
+from dpjax.datasets.sources import is_table
 from dpjax.datasets.tally import MOST_CLASSES, Tally, is_garbled
+from dpjax.datasets.template import exact_unread
 
 _KEEP = " (to keep some: missing = a number for empty cells of numbers, other = true for levels)"
 
@@ -173,51 +164,48 @@ def check(
     >>> check("randhie").exact_class_counts
     {-1: 6308, 1: 13882}
     """
-    options = Options(label, bounds, classes, unit, max_records, unit_type)
+    options = loaders.Options(label, bounds, classes, unit, max_records, unit_type=unit_type)
     # A Dataset beside a schema goes to `open_table`, whose error says that a schema is for tables.
     if isinstance(name_or_path, Dataset) and schema is None:
-        check_units(name_or_path, options)
+        loaders.check_units(name_or_path, options)
         table, of_arrays = _of_arrays(name_or_path, options), True
     else:
-        table, of_arrays = open_table(name_or_path, options, schema), False
+        table, of_arrays = loaders.open_table(name_or_path, options, schema), False
     source, schema_label = table.opened.source, table.schema.label.column
     tally = Tally(table.schema, f"the label {schema_label!r} of {source.where}")
     # Cells of a whole table as objects would take several times its memory.
     for block in source.blocks(*tally.wanted):
         tally.add(block)
-    suggested = _suggested(tally.labels)
-    problems = [*undeclared_line_breaks(table.schema, source), *source.exact_problems()]
+    suggested = None
+    # Others are no list to declare: too many, or words that cannot be typed.
+    if 2 <= len(tally.labels) <= MOST_CLASSES and not any(map(is_garbled, tally.labels)):
+        suggested = tuple(sorted(tally.labels, key=_order))
+    of_file, remarks = source.exact_faults()
+    problems = loaders.undeclared_line_breaks(table.schema, source) + of_file
     problems += tally.label_problems(_advice(suggested, of_arrays, schema is not None))
-    unread = {name: said for name, *said in _unread(source, tally)}
+    # What cells that are no numbers hold instead, if any are.
+    forms = {name: form for name, form in tally.forms.items() if tally.unread[name]}
+    block = next(source.blocks([*forms]), []) if forms else []
+    held = zip(forms.items(), block, strict=False)
+    unread = {name: exact_unread(name, form, cells) for (name, form), cells in held}
     otherwise = {name: problem for name, (problem, _) in unread.items() if problem}
     problems += (*tally.column_problems(otherwise), *otherwise.values(), *tally.unit_problems())
-    remarks = [*source.exact_remarks(), *tally.remarks()]
+    remarks += tally.remarks()
     remarks += (remark for _, remark in unread.values() if remark)
     fields = tally.fields()
     # Only a user's table lacks bounds: named sets and a Dataset are scaled already.
-    if fields["exact_outside"] is None and (
-        is_table_path(name_or_path) or has_columns(name_or_path)
-    ):
-        problems.append(_bounds_to_declare(table.schema.features))
-    return CheckReport(
-        name=table.name,
-        unit=table.unit,
-        **fields,
-        exact_problems=tuple(problems),
-        exact_classes=suggested,
-        exact_remarks=tuple(remarks),
-    )
+    if fields["exact_outside"] is None and is_table(name_or_path):
+        pairs = ", ".join(f'"{column}": [low, high]' for column in table.schema.features)
+        problems.append(
+            "no bounds are declared: write to a file bounds.json the lowest and highest possible "
+            "value of each feature, from public knowledge and not from these records, as "
+            f"{{{pairs}}}; then add --bounds bounds.json (in Python bounds='bounds.json')."
+        )
+    said: Any = {"exact_problems": tuple(problems), "exact_remarks": tuple(remarks)}
+    return CheckReport(table.name, table.unit, **fields, **said, exact_classes=suggested)
 
 
-def _unread(source: Source, tally: Tally) -> Iterator[tuple[str, str, str]]:
-    """Yields columns with a problem and a remark on cells that are no numbers, if any is."""
-    forms = {name: form for name, form in tally.forms.items() if tally.unread[name]}
-    block = next(source.blocks([*forms]), None) if forms else None
-    for (name, form), cells in zip(forms.items(), block or (), strict=False):
-        yield name, *exact_unread(name, form, cells)
-
-
-def _of_arrays(data: Dataset, options: Options) -> Table:
+def _of_arrays(data: Dataset, options: loaders.Options) -> loaders.Table:
     if options.label is not None:
         raise ValueError("label is for a table: the labels of a Dataset are in y.")
     x, y = np.asarray(data.x), np.asarray(data.y)
@@ -228,7 +216,6 @@ def _of_arrays(data: Dataset, options: Options) -> Table:
     beside = {"y": y} if unit is None else {"y": y, "unit": cells_of(options.unit)}
     # Images become rows; prod and not -1, which NumPy cannot infer where there is no record.
     source = Matrix("the data", x.reshape(len(x), math.prod(x.shape[1:])), beside=beside)
-    check_size(source)
     if any(cells.shape != (len(x),) for cells in beside.values()):
         raise ValueError("y and unit must have one entry for each record.")
     classes = options.classes
@@ -239,22 +226,15 @@ def _of_arrays(data: Dataset, options: Options) -> Table:
     schema = Schema(
         ClassLabel("y", check_labels("classes", classes, 2)),
         # The names of what stands beside the array come last, see `Matrix`.
-        scaled_columns(source.names[: -len(beside)], options.bounds),
+        loaders.scaled_columns(source.names[: -len(beside)], options.bounds),
         unit,
         options.max_records,
         unit_type=options.unit_type,
         # The rows of a Dataset are ready for training: an intercept is one of their features.
         intercept=False,
     )
-    check_table(schema, source)
-    return Table(data.name, OpenTable(source), schema)
-
-
-def _suggested(labels: Mapping[str, int]) -> tuple[str, ...] | None:
-    # Others are no list to declare: too many, or words that cannot be typed.
-    if not 2 <= len(labels) <= MOST_CLASSES or any(map(is_garbled, labels)):
-        return None
-    return tuple(sorted(labels, key=_order))
+    loaders.check_table(schema, source)
+    return loaders.Table(data.name, OpenTable(source), schema)
 
 
 def _order(label: str) -> tuple[bool, float, str]:
@@ -280,24 +260,10 @@ def _advice(suggested: tuple[str, ...] | None, of_arrays: bool, has_schema: bool
             f"pass dpjax.datasets.encode_labels(y, classes={suggested!r}) as y, with "
             "from_zero=True for a network; a check takes the numbers that this gives as classes"
         )
+    how = f"declare --classes {','.join(suggested)} (in Python classes={suggested!r})"
     if len(suggested) == 2:
-        return (
-            f"declare --classes {','.join(suggested)} (in Python classes={suggested!r}); the first "
-            "becomes -1, the second +1"
-        )
-    return (
-        f"declare --classes {','.join(suggested)} (in Python classes={suggested!r}), which trains "
-        "softmax regression or a network, or merge these into two labels"
-    )
-
-
-def _bounds_to_declare(columns: tuple[str, ...]) -> str:
-    pairs = ", ".join(f'"{column}": [low, high]' for column in columns)
-    return (
-        "no bounds are declared: write to a file bounds.json the lowest and highest possible "
-        "value of each feature, from public knowledge and not from these records, as "
-        f"{{{pairs}}}; then add --bounds bounds.json (in Python bounds='bounds.json')."
-    )
+        return how + "; the first becomes -1, the second +1"
+    return how + ", which trains softmax regression or a network, or merge these into two labels"
 
 
 def _by_column(counts: dict[str, int]) -> str:

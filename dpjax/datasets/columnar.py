@@ -1,11 +1,13 @@
 """Readers of files of columns, read piece by piece: NPY, Parquet, and NPZ with labels beside."""
 
+import contextlib
+import functools
 import pathlib
 import struct
 import threading
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from tokenize import TokenError
 from typing import Any
 
@@ -28,20 +30,15 @@ _NAMES = (
     ("x_train", "y_train", "x_test", "y_test"),
 )
 _LOCAL_HEADER = 30  # bytes of a ZIP member's own header, before its name
+_Columns = tuple[tuple[str, bool], ...]  # names of columns, and whether each is read as float64
 
 
 class Matrix(Source):
     """The columns of an array (n, p), by default "0", "1", ..., and others (n,) ``beside`` them."""
 
-    def __init__(
-        self,
-        where: str,
-        array: Any,
-        names: Sequence[str] | None = None,
-        beside: Mapping[str, Any] | None = None,
-    ):
-        self.where, self._array, self._beside = where, array, dict(beside or {})
-        columns = map(str, range(array.shape[1])) if names is None else names
+    def __init__(self, where: str, array: Any, names: Sequence[str] = (), beside: Any = None):
+        self.where, self._array, self._beside = where, array, beside or {}
+        columns = names or map(str, range(array.shape[1]))
         self._places = {name: place for place, name in enumerate(columns)}
         arrays = dict.fromkeys(self._places, array) | self._beside
         self.names, self.stated = (*arrays,), {name: stated(held) for name, held in arrays.items()}
@@ -98,7 +95,7 @@ class ParquetFile(Source):
         except ImportError:
             raise ImportError(_validate.install("reading Parquet", "pyarrow") + ".") from None
         try:
-            held = parquet.ParquetFile(path)
+            self._reader = held = parquet.ParquetFile(path)
         except ArrowInvalid as error:
             raise ValueError(f"{str(path)!r} is not a Parquet file: {error}.") from None
         self._file = SourceFile(path)
@@ -109,69 +106,49 @@ class ParquetFile(Source):
         sizes = [held.metadata.row_group(i).num_rows for i in range(held.num_row_groups)]
         self._ends = np.cumsum([0, *sizes])
         self.size = int(self._ends[-1])
-        # Features and labels are read in turn: each holds a row group of its own.
-        self._readers: dict[tuple[tuple[str, ...], frozenset[str]], _Columns] = {}
+        # Features and labels are read in turn: of each the row group read last is kept.
+        self._held: dict[_Columns, tuple[int, list[np.ndarray]]] = {}
+        # Rows are read ahead in another thread.
+        self._lock = threading.Lock()
 
     def at(
         self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Forms = NO_FORMS
     ) -> list[np.ndarray]:
         # Text in another form stays text, which its encoder reads.
-        columns = tuple(wanted), frozenset(k for k, form in numeric.items() if form == PLAIN)
-        if columns not in self._readers:
-            self._readers[columns] = _Columns(self._file, self._ends, *columns)
-        return self._readers[columns].at(index)
-
-
-class _Columns:
-    """Columns of a Parquet file, some as float64; the row group read last is kept."""
-
-    def __init__(
-        self, file: SourceFile, ends: np.ndarray, names: Sequence[str], numeric: Collection[str]
-    ):
-        from pyarrow import parquet
-
-        self._file, self._ends, self._names = parquet.ParquetFile(file.path), ends, list(names)
-        self._source_file = file
-        self._readers = [_floats if name in numeric else arrow_cells for name in names]
-        self._held: tuple[int, list[np.ndarray]] | None = None
-        # Rows are read ahead in another thread.
-        self._lock = threading.Lock()
-
-    def at(self, index: slice | np.ndarray) -> list[np.ndarray]:
+        columns = tuple((name, numeric.get(name) == PLAIN) for name in wanted)
         if isinstance(index, slice):
-            index = np.arange(*index.indices(int(self._ends[-1])))
+            index = np.arange(*index.indices(self.size))
         # Each row group is read once, whatever the order of the indices.
         groups = np.searchsorted(self._ends, index, side="right") - 1
         parts = []
         with self._lock:
             for group in np.unique(groups):
                 places = index[groups == group] - self._ends[group]
-                parts.append([column[places] for column in self._group(int(group))])
+                parts.append([column[places] for column in self._group(int(group), columns)])
         if len(parts) < 2:
-            return parts[0] if parts else [np.empty(0, object) for _ in self._names]
+            return parts[0] if parts else [np.empty(0, object) for _ in wanted]
         order = np.argsort(np.argsort(groups, kind="stable"))
         # An integer column is of objects in those groups that lack a cell.
         return [np.concatenate(pieces)[order] for pieces in zip(*parts, strict=True)]
 
-    def _group(self, group: int) -> list[np.ndarray]:
-        # Where the group is held too: a file that changed holds other records.
-        self._source_file.check()
-        if self._held is None or self._held[0] != group:
-            table = self._read(group)
-            columns = zip(self._readers, self._names, strict=True)
-            self._held = group, [read(table.column(name)) for read, name in columns]
-        return self._held[1]
-
-    def _read(self, group: int) -> Any:
+    def _group(self, group: int, columns: _Columns) -> list[np.ndarray]:
         import pyarrow
         from pyarrow import parquet
 
-        try:
-            return self._file.read_row_group(group, columns=self._names)
-        except pyarrow.ArrowInvalid:
-            # Categories of which one is not UTF-8. That would be an error by one record.
-            plain = parquet.ParquetFile(self._source_file.path, binary_type=pyarrow.large_binary())
-            return plain.read_row_group(group, columns=self._names)
+        # Where the group is held too: a file that changed holds other records.
+        self._file.check()
+        if columns not in self._held or self._held[columns][0] != group:
+            names = [name for name, _ in columns]
+            try:
+                table = self._reader.read_row_group(group, columns=names)
+            except pyarrow.ArrowInvalid:
+                # Categories of which one is not UTF-8. That would be an error by one record.
+                plain = parquet.ParquetFile(self._file.path, binary_type=pyarrow.large_binary())
+                table = plain.read_row_group(group, columns=names)
+            read = [_floats if numeric else arrow_cells for _, numeric in columns]
+            cells = [convert(table.column(n)) for convert, n in zip(read, names, strict=True)]
+            self._held[columns] = group, cells
+        return self._held[columns][1]
 
 
 def _floats(column: Any) -> np.ndarray:
@@ -207,41 +184,52 @@ def mapped_member(path: pathlib.Path, name: str) -> np.ndarray | None:
         return np.memmap(path, dtype, "r", offset=file.tell(), shape=shape)
 
 
+@contextlib.contextmanager
+def opened(path: pathlib.Path) -> Iterator[Any]:
+    """Opens an archive of plain arrays; what is none raises, there or where an array is read."""
+    try:
+        # Opened here, because numpy leaves a damaged archive's file open.
+        with path.open("rb") as file, np.lib.npyio.NpzFile(file) as archive:
+            yield archive
+    except DAMAGED as error:
+        raise ValueError(f"{str(path)!r} is not an archive of plain arrays: {error}.") from None
+
+
 def open_archive(path: pathlib.Path, label: str | None, memory_limit: int | None) -> OpenTable:
     """Returns the arrays of an NPZ, whose columns are "0", "1", ..., and its labels.
 
-    Raises:
-      ValueError: if it is not an archive of such arrays. A strange *record* raises nothing.
-
-    Privacy: errors depend on the names, shapes and dtypes of arrays only, which are taken as
-      public.
+    Privacy: a strange *record* raises nothing; errors depend on the names, shapes and
+      dtypes of arrays only, which are taken as public.
     """
     # The size of an uncompressed archive is that of its arrays.
     on_disk = memory_limit is not None and path.stat().st_size > memory_limit
     held, names, arrays = _read(path, label, on_disk)
-    features, label, *of_test = names
+    where, (features, label, *of_test) = repr(str(path)), names
     _check_held(path, held, features, label)
     for name, array in arrays.items():
         if array is None:
             raise ValueError(
-                f"{name!r} of {str(path)!r} is compressed, so it is read as a whole, which is "
+                f"{name!r} of {where} is compressed, so it is read as a whole, which is "
                 "above memory_limit: save it by numpy.savez, or as NPY or Parquet."
             )
     present = [name in arrays for name in of_test]
     if present[0] != present[1]:
-        raise ValueError(
-            f"{str(path)!r} must have both {of_test[0]!r} and {of_test[1]!r}, or neither."
-        )
+        raise ValueError(f"{where} must have both {of_test[0]!r} and {of_test[1]!r}, or neither.")
     sources = []
     for x, y in ((features, label), of_test)[: 1 + present[0]]:
-        _check_shapes(path, arrays, x, y)
-        cells, labels = (Rows(arrays[name]) if on_disk else arrays[name] for name in (x, y))
-        sources.append(Matrix(repr(str(path)), cells, beside={label: labels}))
-    widths = [arrays[name].shape[1] for name in (features, of_test[0])[: len(sources)]]
-    if widths[0] != widths[-1]:
-        raise ValueError(
-            f"{of_test[0]!r} of {str(path)!r} must have {widths[0]} columns, as {features!r} has."
-        )
+        cells, labels = arrays[x], arrays[y]
+        if cells.ndim != 2 or labels.shape != cells.shape[:1]:
+            axes = (cells.ndim, labels.ndim)
+            # Without n, which is private where records are added or removed.
+            given = "two lengths" if axes == (2, 1) else f"{axes[0]} and {axes[1]} axes"
+            raise ValueError(f"{x!r} of {where} must be (n, p) and {y!r} (n,), got {given}.")
+        if cells.dtype.kind not in "biuf":
+            raise ValueError(f"{x!r} of {where} must be numbers, got {cells.dtype}.")
+        if cells.shape[1] != (width := arrays[features].shape[1]):
+            raise ValueError(f"{x!r} of {where} must have {width} columns, as {features!r} has.")
+        if on_disk:
+            cells, labels = Rows(cells), Rows(labels)
+        sources.append(Matrix(where, cells, beside={label: labels}))
     return OpenTable(*sources, on_disk=on_disk, label=label)
 
 
@@ -256,17 +244,14 @@ def _read(
     path: pathlib.Path, label: str | None, mapped: bool
 ) -> tuple[list[str], tuple[str, str, str, str], dict[str, Any]]:
     """Returns which arrays there are, which are wanted, and those of them that there are."""
-    try:
-        # Opened here, because numpy leaves a damaged archive's file open.
-        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            held = [name.removesuffix(".npy") for name in archive.namelist()]
-        names = _names_in(held, label)
-        if mapped:
-            return held, names, {k: mapped_member(path, k) for k in names if k in held}
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            return held, names, {k: arrays[k] for k in names if k in held}
-    except DAMAGED as error:
-        raise ValueError(f"{str(path)!r} is not an archive of plain arrays: {error}.") from None
+    with opened(path) as archive:
+        held = archive.files
+        names = next((names for names in _NAMES if names[0] in held), _NAMES[0])
+        if label not in (None, names[1]):
+            # Labels of another name have their test labels under a name like it.
+            names = (names[0], label, names[2], f"test_{label}")
+        read = functools.partial(mapped_member, path) if mapped else archive.__getitem__
+        return held, names, {name: read(name) for name in names if name in held}
 
 
 def _check_held(path: pathlib.Path, held: Sequence[str], *names: str) -> None:
@@ -279,26 +264,3 @@ def _check_held(path: pathlib.Path, held: Sequence[str], *names: str) -> None:
     for name, role in zip(names, roles, strict=False):
         if name not in held:
             raise ValueError(f"{str(path)!r} lacks {name!r}, {role}; it has {few(held)}.")
-
-
-def _names_in(held: Sequence[str], label: str | None) -> tuple[str, str, str, str]:
-    features, usual, test_features, test_label = next(
-        (names for names in _NAMES if names[0] in held), _NAMES[0]
-    )
-    if label is None or label == usual:
-        return features, usual, test_features, test_label
-    # Labels of another name have their test labels under a name like it.
-    return features, label, test_features, f"test_{label}"
-
-
-def _check_shapes(path: pathlib.Path, arrays: Mapping[str, np.ndarray], features: str, label: str):
-    x, y = arrays[features], arrays[label]
-    if x.ndim != 2 or y.shape != x.shape[:1]:
-        axes = (x.ndim, y.ndim)
-        # Without n, which is private where records are added or removed.
-        held = "two lengths" if axes == (2, 1) else f"{axes[0]} and {axes[1]} axes"
-        raise ValueError(
-            f"{features!r} of {str(path)!r} must be (n, p) and {label!r} (n,), got {held}."
-        )
-    if x.dtype.kind not in "biuf":
-        raise ValueError(f"{features!r} of {str(path)!r} must be numbers, got {x.dtype}.")

@@ -2,19 +2,19 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from dpjax._typing import Array, PyTree, pytree_dataclass
+from dpjax._typing import Array, PyTree, pytree_dataclass, static
 from dpjax.datasets.cells import check_unmasked
-from dpjax.datasets.encoders import Column, Numeric, Unscaled, numeric_forms
+from dpjax.datasets.encoders import AnyLabel, Column, Numeric, Unscaled, label_forms, numeric_forms
 from dpjax.datasets.forms import PLAIN, Form
 from dpjax.datasets.labels import Label
 from dpjax.datasets.rows import Rows
-from dpjax.datasets.scaling import Ranges, linear_scale, normalise
+from dpjax.datasets.scaling import linear_scale, normalise
 from dpjax.datasets.source import Source, stacked
 from dpjax.datasets.sources import open_features
 
@@ -85,7 +85,11 @@ class Preprocessing:
         >>> scale.differences(Preprocessing(other, intercept=True))
         ["'age'", 'the intercept']
         """
-        mine, its = self._declared, other._declared
+        # Images have no columns.
+        mine, its = (
+            {column.name: column for column in scale.encoders} or {"pixels": scale.pixels}
+            for scale in (self, other)
+        )
         names = [
             repr(name)
             for name in mine | its
@@ -151,7 +155,9 @@ class Preprocessing:
         if self._plain:
             # One pass over all columns, where none needs one of its own.
             block = cells[0] if cells[0].ndim == 2 else stacked(cells)
-            return normalise(block, self._ranges, self.intercept, least, constant)
+            ends = [(c.low, c.high) for c in self.encoders if isinstance(c, Numeric)]
+            ranges: Any = np.array(ends, np.float64).T if ends else None
+            return normalise(block, ranges, self.intercept, least, constant)
         # Each encoder scales its own column, so that no ranges are left for `normalise`.
         parts = [c.encode(held, least) for c, held in zip(self.encoders, cells, strict=True)]
         return normalise(np.concatenate(parts, axis=1), None, self.intercept, constant=constant)
@@ -172,13 +178,6 @@ class Preprocessing:
         written = {*numeric_forms(self.encoders).values()} - {PLAIN}
         return kinds in ({Unscaled}, {Numeric}) and not (lacking or written)
 
-    @property
-    def _ranges(self) -> Ranges | None:
-        ends = [(c.low, c.high) for c in self.encoders if isinstance(c, Numeric)]
-        # The reshape makes two empty arrays where there are no ranges.
-        low, high = np.array(ends, np.float64).reshape(-1, 2).T
-        return (low, high) if ends else None
-
     def unscale_labels(self, values: Any) -> np.ndarray:
         """Returns predictions of a label that is a number in its own units.
 
@@ -187,11 +186,6 @@ class Preprocessing:
         # Without declared bounds these ends make the map the identity.
         low, high = self.label_bounds or (-1.0, 1.0)
         return low + (np.asarray(values, np.float64) + 1) / 2 * (high - low)
-
-    @property
-    def _declared(self) -> dict[str, Any]:
-        """What is declared of each column."""
-        return {column.name: column for column in self.encoders} or {"pixels": self.pixels}
 
 
 @pytree_dataclass
@@ -234,12 +228,10 @@ class Dataset:
     y: Array | np.ndarray = dataclasses.field(repr=False)
     test_x: Array | np.ndarray | None = dataclasses.field(default=None, repr=False)
     test_y: Array | np.ndarray | None = dataclasses.field(default=None, repr=False)
-    name: str = dataclasses.field(default="data", metadata={"static": True})
-    unit: str = dataclasses.field(default="row", metadata={"static": True})
-    max_norm: float | None = dataclasses.field(default=None, metadata={"static": True})
-    preprocessing: Preprocessing | None = dataclasses.field(
-        default=None, repr=False, metadata={"static": True}
-    )
+    name: str = static(default="data")
+    unit: str = static(default="row")
+    max_norm: float | None = static(default=None)
+    preprocessing: Preprocessing | None = static(default=None, repr=False)
     present: Array | np.ndarray | None = dataclasses.field(default=None, repr=False)
 
     @property
@@ -294,3 +286,41 @@ def check_arrays(name: str, tree: PyTree) -> None:
                 f"{name} must be a Dataset or arrays, and holds a {type(leaf).__name__}. For a "
                 "pandas table pass table.to_numpy(dtype='float32'), for sparse x x.toarray()."
             )
+
+
+class _Encoded:
+    """Encoded rows of a table that stays on disk, as an array-like."""
+
+    def __init__(self, source: Source, wanted: tuple[Any, ...], encode: Callable, shape: tuple):
+        self._source, self._wanted, self._encode = source, wanted, encode
+        self.shape, self.dtype = (source.size, *shape), np.dtype(np.float32)
+
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
+        return self._encode(self._source.read(index, *self._wanted))
+
+
+def encoded(
+    source: Source, scale: Preprocessing, label: AnyLabel, unit: str | None, on_disk: bool
+) -> tuple[Any, Any, np.ndarray | None]:
+    """Returns rows, labels, and the cells that say whose a record is, which are not on disk."""
+    if on_disk:
+        # Encoded when a pass asks for them: memory holds one chunk, and each pass pays anew.
+        x = _Encoded(source, scale.wanted, scale.encode, (len(scale.features),))
+        wanted = [label.column], label_forms(label)
+        y = _Encoded(source, wanted, lambda cells: label.encode(*cells), ())
+        return Rows(x), Rows(y), None
+    wanted, numeric, together = scale.wanted
+    numeric = numeric | label_forms(label)
+    beside = [label.column, *([] if unit is None else [unit])]
+    # Columns that are read together come as one array.
+    count = len(wanted) + bool(together)
+    # Filled block by block: joining blocks at the end would take twice the memory.
+    x = np.empty((source.size, len(scale.features)), np.float32)
+    y = np.empty(source.size, np.float32)
+    owners, start = [], 0
+    for block in source.blocks([*wanted, *beside], numeric, together):
+        stop = start + len(block[count])
+        x[start:stop], y[start:stop] = scale.encode(block[:count]), label.encode(block[count])
+        owners += block[count + 1 :]
+        start = stop
+    return x, y, np.concatenate(owners) if owners else None

@@ -53,10 +53,6 @@ class CsvFile(Source):
         hold line breaks, and a quote that is never closed holds all lines after it. Without it
         each line is a record, whatever it holds.
       separator: what stands between cells, if it is declared; in a .tsv it is a tab.
-
-    Raises:
-      ValueError: if the header is empty, is not UTF-8, leaves a quote open, or names a column
-        twice.
     """
 
     def __init__(
@@ -137,16 +133,11 @@ class CsvFile(Source):
     def blocks(
         self, wanted: Sequence[str], numeric: Forms = NO_FORMS, together: Sequence[str] = ()
     ) -> Iterator[list[np.ndarray]]:
-        """Yields blocks of rows: one array of cells for each wanted column, see ``Source.blocks``.
-
-        A line with another number of cells than the header has is empty in every column.
-
-        Numeric columns are float64, NaN for what is not a number; others are text without white
-        space around it. Columns ``together`` come first, in one array.
-        """
+        """Yields blocks of rows; a line with too few or too many cells is empty in every column."""
         forms = [*((name, PLAIN) for name in together), *((k, numeric.get(k)) for k in wanted)]
         columns = [
-            (self.names.index(name), form and form.between(self.separator)) for name, form in forms
+            (self.names.index(k), f.between(self.separator) if isinstance(f, NumberForm) else f)
+            for k, f in forms
         ]
         for size, data, records in self._pieces():
             found = self._parse(data, columns) if records is None else None
@@ -204,36 +195,30 @@ class CsvFile(Source):
             return [_cells_of(table.column(str(place)), form) for place, form in columns]
         return None
 
-    def exact_problems(self) -> list[str]:
-        """NOT PRIVATE: returns what is wrong with the quotes of the file, if anything is."""
-        count = sum(is_open for is_open, _ in self._strange())
+    def exact_faults(self) -> tuple[list[str], list[str]]:
+        """NOT PRIVATE: returns what is wrong with quotes, and a remark on records' lengths."""
+        opened, wanted, count, ragged = _open_quote(self.separator), len(self.names), 0, []
+        for _, data, records in self._pieces():
+            if records is None and self._parse(data, [(0, None)]):
+                continue  # a piece without a strange line
+            for record in io.BytesIO(data) if records is None else records:
+                cells = len(_cells(record, self.separator))
+                if b'"' in record and opened.fullmatch(record):
+                    count += 1
+                elif cells != wanted:
+                    ragged.append(cells)
         said = (
             "leave a quote open. Where cells in quotes hold line breaks, one record is read as "
             "several: declare quoted_line_breaks = true in the schema. Otherwise close the quotes."
         )
         if self._parsed:
             said = "leave a quote open, up to the end of the file: close it."
-        return [f"{count} records of {self.where} {said}"] if count else []
-
-    def exact_remarks(self) -> list[str]:
-        """NOT PRIVATE: returns which records have another number of cells than the header."""
-        wanted = len(self.names)
-        ragged = [cells for is_open, cells in self._strange() if cells != wanted and not is_open]
-        return [
+        remarks = [
             f"records with another number of cells than the {wanted} of the header: {len(ragged)}, "
             f"the first with {cells}; is there a {self.separator!r} in a cell without quotes?"
             for cells in ragged[:1]
         ]
-
-    def _strange(self) -> Iterator[tuple[bool, int]]:
-        """Yields, of records in pieces with a strange line, open quotes and the number of cells."""
-        opened = _open_quote(self.separator)
-        for _, data, records in self._pieces():
-            if records is None and self._parse(data, [(0, None)]):
-                continue
-            for record in io.BytesIO(data) if records is None else records:
-                is_open = b'"' in record and bool(opened.fullmatch(record))
-                yield is_open, len(_cells(record, self.separator))
+        return [f"{count} records of {self.where} {said}"] if count else [], remarks
 
     def _split(self, lines: Iterable[bytes]) -> Iterator[bytes]:
         """Yields the records of some lines, blank ones too."""

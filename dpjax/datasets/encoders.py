@@ -8,24 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dpjax.datasets import labels
 from dpjax.datasets.cells import EPOCH, MISSING, Kind, may_be_numbers, to_days, to_numbers
 from dpjax.datasets.forms import PLAIN, DateForm, Form, NumberForm
-from dpjax.datasets.labels import (
-    Label,
-    check_possible,
-    class_places,
-    declared_classes,
-    encoded,
-    label_text,
-    places,
-)
 from dpjax.datasets.scaling import to_range
 from dpjax.datasets.source import Source
 
 _NUMBERS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.MIXED}
-# Files and object columns hold dates as ISO 8601 text, or as dates of Python.
-_TEXT_OF_DATES = {Kind.DATES, Kind.WORDS, Kind.MIXED}
-_OF_LEVELS = {Kind.NUMBERS, Kind.BOOLEANS, Kind.WORDS, Kind.MIXED}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,8 +27,6 @@ class Column:
     """What declares a column of this kind."""
     options: ClassVar[tuple[str, ...]] = ()
     """What may be declared beside the key that says which kind it is."""
-    numeric: ClassVar[bool] = False
-    """Whether its cells may be read as float64."""
     stored: ClassVar[set[Kind]] = set(Kind)
     """How a column of this kind may be stored."""
 
@@ -61,7 +48,8 @@ class Column:
         """Raises if no cell of a column that is stored as this one of a table has a valid value."""
         # By the dtype alone, which is public: an error about cells would depend on a record.
         kind, stated = source.kinds[self.name], source.stated[self.name]
-        if kind not in self.stored or (self.numeric and not may_be_numbers(kind, stated)):
+        numeric = isinstance(form_of(self), NumberForm)
+        if kind not in self.stored or (numeric and not may_be_numbers(kind, stated)):
             held = "categories" if stated == "category" else kind.value
             raise ValueError(
                 f"the column {self.name!r} of {source.where} holds {held}, for which {self.key} "
@@ -97,7 +85,7 @@ class Unscaled(Column):
     """Numbers that are used as they are: of published data, or where no bounds are declared yet."""
 
     key: ClassVar[str] = "bounds"
-    numeric: ClassVar[bool] = True
+    form: ClassVar[Form] = PLAIN
     stored: ClassVar[set[Kind]] = _NUMBERS
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
@@ -112,9 +100,7 @@ class Unscaled(Column):
 class Numeric(Column):
     """Numbers, clamped to a declared range and scaled.
 
-    Args:
-      missing: what counts for a cell that is empty or no number; None makes it a null record.
-      form: how numbers are written in text.
+    A cell that is empty or no number counts as ``missing``; None makes it a null record.
     """
 
     low: float
@@ -124,7 +110,6 @@ class Numeric(Column):
 
     key: ClassVar[str] = "bounds"
     options: ClassVar[tuple[str, ...]] = ("missing", *NumberForm._fields)
-    numeric: ClassVar[bool] = True
     stored: ClassVar[set[Kind]] = _NUMBERS
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
@@ -161,8 +146,8 @@ class Dates(Numeric):
     form: Form = DateForm()
 
     options: ClassVar[tuple[str, ...]] = ("missing", "format")
-    numeric: ClassVar[bool] = False
-    stored: ClassVar[set[Kind]] = _TEXT_OF_DATES
+    # Files and object columns hold dates as ISO 8601 text, or as dates of Python.
+    stored: ClassVar[set[Kind]] = {Kind.DATES, Kind.WORDS, Kind.MIXED}
 
     def values(self, cells: np.ndarray) -> np.ndarray:
         """Returns days since 1970-01-01 (n,) in float64, NaN for what is no date."""
@@ -181,22 +166,22 @@ def _are_words(source: Source, name: str) -> bool:
 class _OfLevels(Column):
     """A column of declared levels, in the field that its key names."""
 
-    stored: ClassVar[set[Kind]] = _OF_LEVELS
+    stored: ClassVar[set[Kind]] = _NUMBERS | {Kind.WORDS}
 
     @property
-    def _levels(self) -> tuple[Label, ...]:
+    def _levels(self) -> tuple[labels.Label, ...]:
         return getattr(self, self.key)
 
     def check_stored(self, source: Source) -> None:
         super().check_stored(source)
         where = f"the column {self.name!r} of {source.where}"
-        check_possible(self.key, self._levels, where, source.kinds[self.name])
+        labels.check_possible(self.key, self._levels, where, source.kinds[self.name])
 
     def declaration(self) -> dict[str, Any]:
         return {self.key: list(self._levels)}
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
-        return _undeclared(cells, places(cells, self._levels))
+        return _undeclared(cells, labels.places(cells, self._levels))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,9 +194,9 @@ class Categorical(_OfLevels):
       reference: the level that has none, with which the others are compared; None if all have one.
     """
 
-    levels: tuple[Label, ...]
+    levels: tuple[labels.Label, ...]
     other: bool = False
-    reference: Label | None = None
+    reference: labels.Label | None = None
 
     key: ClassVar[str] = "levels"
     options: ClassVar[tuple[str, ...]] = ("other", "reference")
@@ -222,7 +207,7 @@ class Categorical(_OfLevels):
         return tuple(f"{self.name}={level}" for level in levels if level != self.reference)
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
-        place = places(cells, self.levels)
+        place = labels.places(cells, self.levels)
         # 0 or 1 whatever `low` is: k indicators of -1 would add k to a row's squared norm, of which
         # `linear_scale` allows 1 to a column.
         rows = np.zeros((len(cells), len(self.levels) + self.other))
@@ -243,18 +228,18 @@ class Categorical(_OfLevels):
 class Ordinal(_OfLevels):
     """One of declared levels in their order, evenly spaced from 0 to 1."""
 
-    order: tuple[Label, ...]
+    order: tuple[labels.Label, ...]
 
     key: ClassVar[str] = "order"
 
     def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
         spaced = np.append(np.linspace(low, 1.0, len(self.order)), np.nan)
-        return spaced[places(cells, self.order)][:, None]  # -1 is the last, NaN
+        return spaced[labels.places(cells, self.order)][:, None]  # -1 is the last, NaN
 
 
 @dataclasses.dataclass(frozen=True)
 class Ignored(Column):
-    """A column that is not read."""
+    """A column that is not read, and so is never encoded."""
 
     key: ClassVar[str] = "ignore"
 
@@ -262,25 +247,14 @@ class Ignored(Column):
     def features(self) -> tuple[str, ...]:
         return ()
 
-    def encode(self, cells: np.ndarray, low: float = 0.0) -> np.ndarray:
-        return np.zeros((len(cells), 0))
-
-    def declaration(self) -> dict[str, Any]:
-        return {"ignore": True}
-
 
 @dataclasses.dataclass(frozen=True)
 class ClassLabel:
-    """A label of declared classes: of two, the first is -1 and the second +1; more are 0, 1, ...
-
-    Args:
-      classes: compared as text or as numbers; empty where the owner is still to declare them.
-    """
+    """A label of declared classes, of two -1 and +1, of more 0, 1, ...; () if not declared yet."""
 
     column: str
-    classes: tuple[Label, ...]
+    classes: tuple[labels.Label, ...]
 
-    numeric: ClassVar[bool] = False
     # NumberLabel has them: a schema reads both fields of either kind of label.
     bounds: ClassVar[None] = None
 
@@ -289,17 +263,17 @@ class ClassLabel:
 
         Privacy: each depends on its own cell.
         """
-        return encoded(cells, self.classes)
+        return labels.encoded(cells, self.classes)
 
     def check_stored(self, source: Source) -> None:
         """Raises if no cell of a column that is stored as this one has a declared class."""
         said, kind = f"the column {self.column!r} of {source.where}", source.kinds[self.column]
         # Without classes its error says how to declare them.
-        declared_classes(self.classes or None, said, kind)
+        labels.declared_classes(self.classes or None, said, kind)
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:
         """NOT PRIVATE: returns how many cells hold each label that is not declared."""
-        return _undeclared(cells, class_places(cells, self.classes))
+        return _undeclared(cells, labels.class_places(cells, self.classes))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,7 +285,6 @@ class NumberLabel:
     high: float
     form: NumberForm = PLAIN
 
-    numeric: ClassVar[bool] = True
     classes: ClassVar[None] = None
 
     @property
@@ -348,9 +321,12 @@ class NumberLabel:
         return collections.Counter({"a number outside its bounds": outside} if outside else {})
 
 
-def form_of(column: Any) -> Form | None:
+AnyLabel = ClassLabel | NumberLabel
+
+
+def form_of(column: Column | AnyLabel) -> Form | None:
     """Returns how the cells of a column or label that may be read as float64 are written."""
-    return getattr(column, "form", PLAIN if column.numeric else None)
+    return getattr(column, "form", None)
 
 
 def numeric_forms(columns: Iterable[Column]) -> dict[str, Form]:
@@ -358,27 +334,26 @@ def numeric_forms(columns: Iterable[Column]) -> dict[str, Form]:
     return {c.name: form for c in columns if (form := form_of(c)) is not None}
 
 
-def label_forms(label: ClassLabel | NumberLabel) -> dict[str, Form]:
+def label_forms(label: AnyLabel) -> dict[str, Form]:
     """Returns the same of a label."""
     return {label.column: label.form} if isinstance(label, NumberLabel) else {}
 
 
-def _undeclared(cells: np.ndarray, places: np.ndarray) -> collections.Counter[str]:
-    unknown = cells[places < 0]
+def _undeclared(cells: np.ndarray, found: np.ndarray) -> collections.Counter[str]:
+    unknown = cells[found < 0]
     counts: Iterable[tuple[Any, int]] = ((cell, 1) for cell in unknown)
     if cells.dtype.kind not in "OT":  # cells of those may be anything, unhashable too
         counts = collections.Counter(unknown.tolist()).items()
     undeclared = collections.Counter[str]()
     # An empty cell is missing, not a level that somebody forgot to declare.
     for cell, count in counts:
-        if (text := label_text(cell)).lower() not in MISSING:
+        if (text := labels.label_text(cell)).lower() not in MISSING:
             undeclared[text] += count
     return undeclared
 
 
 def to_iso(days: float) -> str:
     """Returns days since 1970-01-01 as a date."""
+    moment = EPOCH + datetime.timedelta(days=days)
     # Without the time where it is midnight, as a person declares a date.
-    if days == int(days):
-        return (EPOCH + datetime.timedelta(days=int(days))).date().isoformat()
-    return (EPOCH + datetime.timedelta(days=days)).isoformat()
+    return (moment.date() if days == int(days) else moment).isoformat()

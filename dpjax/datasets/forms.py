@@ -102,12 +102,11 @@ def number_form(said: str, declared: Mapping[str, Any], usual: NumberForm = PLAI
             wanted = "'.' or ','" if key == "decimal" else "text"
             raise ValueError(f"{key} of {said} must be {wanted}, got {value!r}.")
     form = usual._replace(**given)._replace(suffix=given.get("suffix", usual.suffix).strip())
-    if form.thousands in (form.decimal or ".", "+", "-") or not re.fullmatch(
-        r"|\W", form.thousands
-    ):
+    mark = form.decimal or "."
+    if form.thousands in (mark, "+", "-") or not re.fullmatch(r"|\W", form.thousands):
         raise ValueError(
             f"thousands of {said} must be one mark, as '.' that is not decimal, "
-            f"{form.decimal or '.'!r} (or '' for none), got {form.thousands!r}."
+            f"{mark!r} (or '' for none), got {form.thousands!r}."
         )
     if any(mark.isdecimal() for mark in form.suffix):
         raise ValueError(f"suffix of {said} must hold no digits, got {form.suffix!r}.")
@@ -115,11 +114,7 @@ def number_form(said: str, declared: Mapping[str, Any], usual: NumberForm = PLAI
 
 
 class DateForm(NamedTuple):
-    """How dates are written.
-
-    Args:
-      format: by the directives of ``strptime``; "" is ISO 8601.
-    """
+    """How dates are written, by the directives of ``strptime``; "" is ISO 8601."""
 
     format: str = ""
 
@@ -127,10 +122,6 @@ class DateForm(NamedTuple):
     def declared(self) -> dict[str, str]:
         """What a schema has to declare of it."""
         return {"format": self.format} if self.format else {}
-
-    def between(self, separator: str) -> "DateForm":
-        """Returns itself: what stands between cells does not matter."""
-        return self
 
     def number(self, cell: Any) -> float:
         """Returns a date as days since 1970-01-01; NaN if it is text in another form, or none."""
@@ -167,11 +158,9 @@ def _day(text: str, form: str) -> float:
 
 @functools.cache
 def _dates(form: str) -> re.Pattern[str]:
-    parts = re.split("%(.)", form)
+    parts = enumerate(re.split("%(.)", form))
     # Every second part is a directive.
-    return re.compile(
-        "".join(_DIRECTIVES[p] if i % 2 else re.escape(p) for i, p in enumerate(parts))
-    )
+    return re.compile("".join(_DIRECTIVES[p] if i % 2 else re.escape(p) for i, p in parts))
 
 
 def separator_of(where: str, mark: Any) -> str | None:

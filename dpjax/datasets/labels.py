@@ -7,15 +7,7 @@ from typing import Any
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.cells import (
-    Kind,
-    cells_of,
-    is_no_number,
-    kind_of,
-    never_raises,
-    of_each,
-    to_number,
-)
+from dpjax.datasets.cells import Kind, cells_of, is_no_number, kind_of, never_raises, of_each
 
 Label = str | bool | int | float
 Classes = tuple[Label, ...]
@@ -23,13 +15,7 @@ _COUNTED = {1: "one label", 2: "two labels"}
 
 
 def check_labels(name: str, labels: Any, least: int) -> tuple[Label, ...]:
-    """Returns declared labels as plain Python values.
-
-    They are at least ``least`` different words, numbers or booleans.
-
-    Raises:
-      ValueError: for anything else, or two labels that are equal as text or as numbers.
-    """
+    """Returns declared labels, ``least`` different words, numbers or booleans, as Python values."""
     # A word is a sequence too, of its letters.
     if isinstance(labels, str) or not isinstance(labels, Sequence | np.ndarray):
         raise ValueError(
@@ -97,13 +83,7 @@ A_NUMBER = "If labels are numbers, declare bounds in a schema; see `dpjax data F
 
 
 def declared_classes(classes: Sequence[Label] | None, name: str, kind: Kind) -> tuple[Label, ...]:
-    """Returns the labels that count in a column that is stored so.
-
-    Undeclared, they are False and True where no other label can be stored.
-
-    Raises:
-      ValueError: if none are declared, or no label that is stored so can equal one of them.
-    """
+    """Returns the labels that count in a column; undeclared, False and True of booleans."""
     if kind in (Kind.DATES, Kind.OTHER):
         raise ValueError(f"{name} must hold words, booleans or real numbers, got {kind.value}.")
     if classes is None and kind == Kind.BOOLEANS:
@@ -252,7 +232,7 @@ def plain(cell: Any) -> Label | None:
     if isinstance(cell, bytes):
         cell = cell.decode("utf-8", "surrogateescape")
     if isinstance(cell, decimal.Decimal):
-        cell = to_number(cell)
+        cell = float(cell)
     if not isinstance(cell, Label) or cell != cell:  # NaN equals nothing
         return None
     # An integer of thousands of digits cannot be printed, and cannot be one of the classes.

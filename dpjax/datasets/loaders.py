@@ -1,36 +1,24 @@
 """``load`` and ``describe``: the named data sets and users' tables, ready for training."""
 
+import dataclasses
+import difflib
+import fnmatch
 import os
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dpjax import _validate
-from dpjax.datasets import registry
-from dpjax.datasets.cells import Kind
-from dpjax.datasets.dataset import Dataset, Preprocessing
-from dpjax.datasets.encoders import (
-    ClassLabel,
-    Column,
-    Ignored,
-    NumberLabel,
-    Numeric,
-    Unscaled,
-    label_forms,
-)
-from dpjax.datasets.images import IMAGES, find_images, load_images
+from dpjax.datasets import encoders, registry, scaled
+from dpjax.datasets.cells import Kind, check_names
+from dpjax.datasets.dataset import Dataset, encoded
+from dpjax.datasets.delimited import CsvFile
 from dpjax.datasets.labels import Label, declared_classes
-from dpjax.datasets.patterns import check_table, matched
-from dpjax.datasets.registry import SPECS, DatasetInfo
-from dpjax.datasets.rows import Rows
-from dpjax.datasets.scaled import is_scaled
-from dpjax.datasets.scaled import read as read_scaled
+from dpjax.datasets.registry import IMAGES, SPECS, DatasetInfo
 from dpjax.datasets.scaling import Bounds, read_ranges
-from dpjax.datasets.schema import Schema
+from dpjax.datasets.schema import ROW_NUMBERS, Schema, check_features, key_of
 from dpjax.datasets.source import OpenTable, Source, few
-from dpjax.datasets.sources import SUFFIXES, CsvFile, has_columns, is_table_path, open_source
+from dpjax.datasets.sources import is_table, is_table_path, open_source
 from dpjax.datasets.units import NOT_GROUPED, group
 
 
@@ -42,17 +30,14 @@ class Options(NamedTuple):
     classes: Sequence[Label] | None = None
     unit: str | None = None
     max_records: int | None = None
-    unit_type: str | None = None
     intercept: bool = False
+    unit_type: str | None = None
 
 
 class Table(NamedTuple):
-    """A table and what is declared of it.
+    """A table and what is declared of it; ``unit`` is a row's where no column says whose it is.
 
-    Args:
-      schema: without bounds its columns are ``Unscaled``, and without classes its label has none,
-        which ``check`` allows.
-      unit: what a row stands for where no column says whose it is.
+    Where ``check`` allows it, columns are ``Unscaled`` and the label has no classes.
 
     Privacy: raw data.
     """
@@ -80,10 +65,6 @@ class Table(NamedTuple):
     def dataset(self) -> Dataset:
         """Returns the rows and labels for training, with one unit a row where there are units.
 
-        Raises:
-          ValueError: if classes or ``max_records`` are not declared, or records on disk are to be
-            grouped.
-
         Privacy: row i depends on record i alone; a row that is a unit, on its records.
         """
         self.check_declared()
@@ -94,19 +75,10 @@ class Table(NamedTuple):
                 "and in Python dpjax.statistics.PrivateBounds; or declare bounds = [low, high]."
             )
         label, scale = schema.label, schema.preprocessing
-        x: Any
-        y: Any
-        owners = None
-        if self.opened.on_disk:
-            # Encoded when a pass asks for them: memory holds one chunk, and each pass pays anew.
-            x = Rows(_Encoded(source, scale.wanted, scale.encode, (len(scale.features),)))
-            wanted = [label.column], label_forms(label)
-            y = Rows(_Encoded(source, wanted, lambda cells: label.encode(*cells), ()))
-        else:
-            x, y, owners = _encoded(source, scale, label, schema.unit)
+        x, y, owners = encoded(source, scale, label, schema.unit, self.opened.on_disk)
         test_x = test_y = None
         if self.opened.test is not None:
-            test_x, test_y, _ = _encoded(self.opened.test, scale, label)
+            test_x, test_y, _ = encoded(self.opened.test, scale, label, None, False)
         # Rows have norm 1, or at most 1 where a constant divides them.
         data = Dataset(x, y, test_x, test_y, self.name, self.unit, 1.0, scale)
         if schema.unit is None or schema.max_records is None:
@@ -186,11 +158,11 @@ def load(
     >>> data, data.x.shape
     (Dataset(name='randhie', unit='person-year', max_norm=1.0), (20190, 9))
     """
-    options = Options(label, bounds, classes, unit, max_records, unit_type, intercept)
-    if is_scaled(name_or_path):
+    options = Options(label, bounds, classes, unit, max_records, intercept, unit_type)
+    if scaled.is_scaled(name_or_path):
         # The file holds all that was declared when it was written.
         _check_left_out(options, f"{str(name_or_path)!r}: the file", schema=schema)
-        data = read_scaled(name_or_path, memory_limit)
+        data = scaled.read(name_or_path, memory_limit)
         scale = data.preprocessing
         if inference and scale is not None and not scale.linear:
             raise ValueError(
@@ -206,11 +178,11 @@ def load(
                 f"label, bounds, classes and intercept are for tables, not {name_or_path}."
             )
         check_units(name_or_path, options)
-        return load_images(str(name_or_path))
+        return registry.load_images(str(name_or_path))
     table = open_table(name_or_path, options, schema, memory_limit)
     # Published data without ranges are taken as their publisher scaled them.
-    unscaled = any(isinstance(column, Unscaled) for column in table.schema.columns)
-    if unscaled and _is_user_table(name_or_path):
+    unscaled = any(isinstance(column, encoders.Unscaled) for column in table.schema.columns)
+    if unscaled and is_table(name_or_path):
         raise ValueError(undeclared_bounds(table))
     if inference:
         table = table._replace(schema=table.schema.for_inference())
@@ -239,13 +211,10 @@ def open_table(
 ) -> Table:
     """Returns the table that ``load`` and ``check`` read, with what is declared of it.
 
-    Raises:
-      ValueError: for declarations that do not go together or do not apply; see ``load``.
-
     Privacy: raw data.
     """
     if schema is not None:
-        if not _is_user_table(name_or_path):
+        if not is_table(name_or_path):
             named = isinstance(name_or_path, str | os.PathLike)
             shown = repr(str(name_or_path)) if named else type(name_or_path).__name__
             raise ValueError(f"schema is for a table of yours, got {shown}: leave schema out.")
@@ -255,20 +224,12 @@ def open_table(
     # The records of a unit may lie anywhere in a file, so that grouping needs all of them.
     if options.unit is not None and memory_limit is not None:
         raise ValueError(NOT_GROUPED)
-    if _is_user_table(name_or_path):
+    named = isinstance(name_or_path, str | os.PathLike)
+    # No named data set has a suffix: that was meant as a file. What is no table raises there.
+    if is_table(name_or_path) or not named or pathlib.Path(name_or_path).suffix:
         return read_table(name_or_path, options, memory_limit)
-    if not isinstance(name_or_path, str | os.PathLike):
-        raise ValueError(
-            "a table must be a path, a data frame, or a mapping of columns; arrays go into "
-            "Dataset(x, y)."
-        )
     if name_or_path in IMAGES:
         raise ValueError(f"{name_or_path} are images, not a table of features.")
-    # No named data set has a suffix: this was meant as a file.
-    if pathlib.Path(name_or_path).suffix:
-        raise ValueError(
-            f"a table's path must end in {', '.join(SUFFIXES)}, got {str(name_or_path)!r}."
-        )
     entry = registry.spec(str(name_or_path))
     # `check_units` has refused a unit, and an intercept is a choice for named data too.
     label, bounds, classes = options[:3]
@@ -280,7 +241,7 @@ def open_table(
         )
     records, test, classes = registry.read_named(entry)
     columns = scaled_columns(entry.columns, entry.ranges)
-    schema = Schema(ClassLabel("label", classes), columns, intercept=options.intercept)
+    schema = Schema(encoders.ClassLabel("label", classes), columns, intercept=options.intercept)
     return Table(entry.name, OpenTable(records, test), schema, entry.unit)
 
 
@@ -306,7 +267,7 @@ def check_units(table: Any, options: Options) -> None:
     # Its unit is an array of cells, not the name of a column.
     if isinstance(table, Dataset):
         return
-    if not _is_user_table(table):
+    if not is_table(table):
         raise ValueError(f"unit={unit!r} names a column, and this is no table of yours: omit it.")
     if is_table_path(table) and str(table).lower().endswith((".npz", ".npy")):
         raise ValueError(
@@ -330,40 +291,96 @@ def describe() -> list[DatasetInfo]:
     """
     tables = ((entry, registry.find(entry.archive)) for entry in SPECS.values())
     return [
-        # vars, since asdict copies deeply, which a mapping proxy does not allow.
-        DatasetInfo(**vars(entry), path=None if path is None else str(path))
-        for entry, path in (*tables, *map(find_images, IMAGES))
+        dataclasses.replace(entry, path=None if path is None else str(path))
+        for entry, path in (*tables, *map(registry.find_images, IMAGES))
     ]
-
-
-def _is_user_table(table: Any) -> bool:
-    return is_table_path(table) or has_columns(table)
 
 
 def read_table(table: Any, declared: Schema | Options, memory_limit: int | None = None) -> Table:
     """Returns a user's table with what is declared of it, by a schema or the options in its place.
 
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if the table is not valid as a whole (no record, no such label column, arrays of
-        other shapes), or the declarations do not fit it. A strange *record* raises nothing.
-
-    Privacy: errors depend on the header, the shapes and the dtypes of arrays only, which are taken
-      as public.
+    Privacy: a strange *record* raises nothing; errors depend on the header, the shapes
+      and the dtypes of arrays only, which are taken as public.
     """
     if isinstance(declared, Schema):
         # The levels of a column become several features, and an ignored column none.
         width = None if declared.patterns else len(declared.features)
         breaks, label, mark = declared.quoted_line_breaks, declared.label.column, declared.separator
         opened = open_source(table, label, memory_limit, width, breaks, mark)
-        schema = matched(declared, opened.source.names)
+        schema = _matched(declared, opened.source.names)
     else:
         opened = open_source(table, declared.label, memory_limit)
         schema = _schema_of(opened, declared)
     check_table(schema, opened.source)
-    check_size(opened.source)
     name = pathlib.Path(table).stem if is_table_path(table) else "table"
     return Table(name, opened, schema)
+
+
+def _matched(schema: Schema, names: Sequence[str]) -> Schema:
+    """Returns the schema of a table with these columns, each pattern replaced by its columns."""
+    patterns = [name for name in schema.patterns if name not in names]
+    taken = {schema.label.column, schema.unit, *(column.name for column in schema.columns)}
+    of = {name: [p for p in patterns if fnmatch.fnmatchcase(name, p)] for name in names}
+    of = {name: several for name, several in of.items() if name not in taken}
+    for name, several in of.items():
+        if len(several) > 1:
+            raise ValueError(f"the column {name!r} matches {few(several)}: declare it by name.")
+    columns, private = list[encoders.Column](), list[str]()
+    for column in schema.columns:
+        held = [name for name in of if of[name] == [column.name]]
+        if column.name in patterns and not held:
+            raise ValueError(f"the pattern columns.{key_of(column.name)} matches no column of "
+                             "the table: correct it, or remove it.")  # fmt: skip
+        private += (held or [column.name]) if column.name in schema.private else []
+        repeated = [dataclasses.replace(column, name=name) for name in held]
+        columns += repeated if column.name in patterns else [column]
+    found = dataclasses.replace(schema, columns=tuple(columns), private=tuple(private))
+    check_features("the schema", found.features)
+    return found
+
+
+def check_table(schema: Schema, source: Source) -> None:
+    """Raises if a table has other columns than are declared, stores them otherwise, or is empty.
+
+    Privacy: depends on the names of columns, on how they are stored, and on whether n is 0.
+    """
+    unit = () if schema.unit is None else (schema.unit,)
+    declared = [schema.label.column, *unit, *(column.name for column in schema.columns)]
+    # All at once: who declares many columns should not start over for each.
+    problems = []
+    if absent := [name for name in declared if name not in source.names]:
+        near = difflib.get_close_matches(absent[0], source.names, 1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        problems.append(f"the schema declares {few(absent)}{hint}, which {source.where} lacks")
+    if missing := [name for name in source.names if name not in declared]:
+        problems.append(
+            f"the schema declares nothing for {few(missing)} of {source.where}: declare bounds, "
+            "levels, order or ignore = true under [columns.NAME] for each; `dpjax data FILE "
+            "--template` writes a schema to fill in"
+        )
+        problems += [
+            f"{name!r} looks like row numbers that pandas or R wrote, or, as the last column, like "
+            "a separator at the end of each line: declare ignore = true under "
+            f"[columns.{key_of(name)}]"
+            for name in missing
+            if name in ROW_NUMBERS
+        ]
+    if missing and len(source.names) == 1:
+        problems.append(
+            "it has one column: its first line must be the header, not a title, and separator in "
+            "the schema may say what stands between cells"
+        )
+    if problems:
+        raise ValueError("; ".join(problems) + ".")
+    for column in schema.columns:
+        column.check_stored(source)
+    if schema.label.classes != ():  # else to be declared
+        schema.label.check_stored(source)
+    for name in unit:
+        said = f"the unit {name!r} of {source.where}"
+        check_names(said, source.kinds[name], source.stated[name], schema.unit_type)
+    if not source.size:
+        raise ValueError(f"{source.where} has no records: training needs at least one.")
 
 
 def _schema_of(opened: OpenTable, options: Options) -> Schema:
@@ -387,22 +404,17 @@ def _schema_of(opened: OpenTable, options: Options) -> Schema:
     if classes is not None or kind not in (Kind.NUMBERS, Kind.WORDS, Kind.MIXED):
         said = f"the column {label!r} of {source.where}"
         classes = declared_classes(classes, said, kind)
-    return Schema(
-        ClassLabel(label, tuple(classes or ())),
-        scaled_columns(columns, options.bounds),
-        options.unit,
-        options.max_records,
-        options.intercept,
-        options.unit_type,
-    )
+    features = scaled_columns(columns, options.bounds)
+    # The others follow each other here as there.
+    return Schema(encoders.ClassLabel(label, tuple(classes or ())), features, *options[3:])
 
 
-def scaled_columns(columns: Sequence[str], bounds: Bounds | None) -> tuple[Column, ...]:
+def scaled_columns(columns: Sequence[str], bounds: Bounds | None) -> tuple[encoders.Column, ...]:
     """Returns columns of numbers with these bounds, see ``read_ranges``; unscaled without any."""
     if bounds is None:
-        return tuple(map(Unscaled, columns))
+        return tuple(map(encoders.Unscaled, columns))
     ranges = zip(*(end.tolist() for end in read_ranges(bounds, columns)), strict=True)
-    return tuple(Numeric(name, *pair) for name, pair in zip(columns, ranges, strict=True))
+    return tuple(encoders.Numeric(name, *pair) for name, pair in zip(columns, ranges, strict=True))
 
 
 def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
@@ -413,7 +425,7 @@ def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
 
     Privacy: depends on the declaration and the kind of file alone.
     """
-    texts = [c.name for c in schema.columns if isinstance(c, Ignored) or getattr(c, "other", False)]
+    texts = [c.name for c in schema.columns if c.key == "ignore" or getattr(c, "other", False)]
     if not texts or schema.quoted_line_breaks is not None or not isinstance(source, CsvFile):
         return []
     return [
@@ -422,43 +434,3 @@ def undeclared_line_breaks(schema: Schema, source: Source) -> list[str]:
         "line breaks, or false if each line of the file is one record; `dpjax data FILE --check` "
         "counts the lines that leave a quote open."
     ]
-
-
-def check_size(source: Source) -> None:
-    """Raises if a table has no record."""
-    if not source.size:
-        raise ValueError(f"{source.where} has no records: training needs at least one.")
-
-
-class _Encoded:
-    """Encoded rows of a table that stays on disk, as an array-like."""
-
-    def __init__(
-        self, source: Source, wanted: tuple[Any, ...], encode: Callable, shape: tuple[int, ...]
-    ):
-        self._source, self._wanted, self._encode = source, wanted, encode
-        self.shape, self.dtype = (source.size, *shape), np.dtype(np.float32)
-
-    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
-        return self._encode(self._source.read(index, *self._wanted))
-
-
-def _encoded(
-    source: Source, scale: Preprocessing, label: ClassLabel | NumberLabel, unit: str | None = None
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Returns rows, labels, and the cells that say whose a record is."""
-    wanted, numeric, together = scale.wanted
-    numeric = numeric | label_forms(label)
-    beside = [label.column, *([] if unit is None else [unit])]
-    # Columns that are read together come as one array.
-    count = len(wanted) + bool(together)
-    # Filled block by block: joining blocks at the end would take twice the memory.
-    x = np.empty((source.size, len(scale.features)), np.float32)
-    y = np.empty(source.size, np.float32)
-    owners, start = [], 0
-    for block in source.blocks([*wanted, *beside], numeric, together):
-        stop = start + len(block[count])
-        x[start:stop], y[start:stop] = scale.encode(block[:count]), label.encode(block[count])
-        owners += block[count + 1 :]
-        start = stop
-    return x, y, np.concatenate(owners) if owners else None

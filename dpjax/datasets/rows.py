@@ -14,30 +14,20 @@ _PAGES = 2**26  # bytes of a file that stay mapped after they were read
 class Rows:
     """An array-like whose rows are read when they are asked for: ``rows[5:9]``, ``rows[indices]``.
 
-    Args:
-      source: what gives rows for a slice or an array of indices: a memory map, or an object with
-        ``shape`` and ``dtype``.
-      function: maps each row by itself; identity by default.
-      shape: of one row after it.
-      dtype: after it.
+    Its source is a memory map, or an object with ``shape`` and ``dtype``; a function maps each row
+    by itself to one of another shape or dtype.
 
     Privacy: raw data.
     """
 
     def __init__(
-        self,
-        source: Any,
-        function: Callable[[np.ndarray], np.ndarray] | None = None,
-        shape: tuple[int, ...] | None = None,
-        dtype: Any = None,
+        self, source: Any, function: Callable | None = None, shape: Any = None, dtype: Any = None
     ):
-        self._source, self._function = source, function
-        self.shape: tuple[int, ...] = (
-            source.shape[0],
-            *(source.shape[1:] if shape is None else shape),
-        )
+        self._function = function
+        self.shape = (source.shape[0], *(source.shape[1:] if shape is None else shape))
         self.dtype = np.dtype(source.dtype if dtype is None else dtype)
-        self._file = MappedFile(source) if is_mapped(source) else None
+        mapped = getattr(source, "_mmap", None) is not None and source.filename is not None
+        self._source: Any = MappedFile(source) if mapped else source
 
     @property
     def ndim(self) -> int:
@@ -53,19 +43,17 @@ class Rows:
         return self.shape[0]
 
     def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
-        if self._file is not None:
-            rows = self._file.rows(index)
-        else:
-            # A function may work in place. Those of other ``Rows`` are nobody else's.
-            rows = np.array(self._source[index], copy=not isinstance(self._source, Rows) or None)
+        # A function may work in place. Those of a file and of other ``Rows`` are nobody else's.
+        own = isinstance(self._source, MappedFile | Rows)
+        rows = np.array(self._source[index], copy=None if own else True)
         return rows if self._function is None else self._function(rows)
 
     def read(self, start: int, out: np.ndarray) -> int:
         """Fills ``out`` with the rows from ``start`` on; returns how many there are."""
         rows = min(len(out), max(self.shape[0] - start, 0))
-        plain = self._file is not None and self._function is None and out.dtype == self.dtype
-        if plain and self._file.in_order:  # pyright: ignore[reportOptionalMemberAccess]
-            self._file.read(start, out[:rows])  # pyright: ignore[reportOptionalMemberAccess]
+        plain = self._function is None and out.dtype == self.dtype
+        if plain and isinstance(self._source, MappedFile) and self._source.in_order:
+            self._source.read(start, out[:rows])
         else:
             out[:rows] = self[start : start + rows]
         return rows
@@ -86,11 +74,7 @@ class SourceFile:
         self._size = os.path.getsize(self.path)
 
     def check(self) -> None:
-        """Checks that the file has the size that it had, since its rows are others otherwise.
-
-        Raises:
-          OSError: if it has another one, or is gone.
-        """
+        """Raises an ``OSError`` if the file's size changed: its rows are others then."""
         if os.path.getsize(self.path) != self._size:
             raise OSError(f"the size of {self.path!r} changed while it was read.")
 
@@ -98,9 +82,7 @@ class SourceFile:
 class MappedFile:
     """The file of a memory map: what is read of it does not stay in memory.
 
-    Attributes:
-      source_file: its file.
-      in_order: whether rows follow each other in the file, and can be read without mapping them.
+    ``in_order`` says whether rows follow each other in it, and can be read without mapping them.
     """
 
     def __init__(self, source: np.memmap):
@@ -117,7 +99,7 @@ class MappedFile:
         self._offset += source.ctypes.data - begin
         self.in_order = source.flags.c_contiguous and hasattr(os, "preadv")
 
-    def rows(self, index: slice | np.ndarray) -> np.ndarray:
+    def __getitem__(self, index: slice | np.ndarray) -> np.ndarray:
         """Returns rows of the file; a changed size raises, see ``SourceFile.check``."""
         if isinstance(index, slice) and self.in_order:
             start, stop, step = index.indices(len(self._source))
@@ -145,9 +127,3 @@ class MappedFile:
             if got == 0:
                 raise OSError(f"{self.source_file.path!r} ends before its last row.")
             left, place = left[got:], place + got
-
-
-def is_mapped(source: Any) -> bool:
-    """Returns whether rows are those of a file that is mapped."""
-    held = isinstance(source, np.memmap) and source.filename is not None
-    return held and getattr(source, "_mmap", None) is not None

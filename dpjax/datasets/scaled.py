@@ -97,9 +97,6 @@ def declared_in(path: str | os.PathLike[str]) -> tuple[str | None, Preprocessing
 def read(path: str | os.PathLike[str], memory_limit: int | None = None) -> Dataset:
     """Returns the data of a file that ``write`` made; above ``memory_limit`` its rows stay there.
 
-    Raises:
-      ValueError: if they exceed the limit and are grouped into units, or the file is damaged.
-
     Privacy: raw data.
     """
     data = _mapped(path)
@@ -126,8 +123,7 @@ def _mapped(path: str | os.PathLike[str]) -> Dataset:
         arrays: dict[str, Any] = {name: mapped_member(pathlib.Path(path), name) for name in names}
         scale = preprocessing_of(declared["preprocessing"])
         data = Dataset(**arrays | declared | {"preprocessing": scale})
-        if fits := all(leaf is not None for leaf in arrays.values()):
-            fits = _fits(data)
+        fits = all(leaf is not None for leaf in arrays.values()) and _fits(data)
     except _DAMAGED:
         fits = False
     if not fits:
@@ -170,9 +166,7 @@ def fields_of(scale: Preprocessing | None) -> dict[str, Any] | None:
     """Returns what was declared as JSON holds it, for ``preprocessing_of``."""
     if scale is None:
         return None
-    fields = {field.name: getattr(scale, field.name) for field in dataclasses.fields(scale)}
-    fields["encoders"] = [(column.name, column.declaration()) for column in fields["encoders"]]
-    return fields
+    return vars(scale) | {"encoders": [(c.name, c.declaration()) for c in scale.encoders]}
 
 
 def preprocessing_of(fields: dict[str, Any] | None) -> Preprocessing | None:
@@ -181,7 +175,6 @@ def preprocessing_of(fields: dict[str, Any] | None) -> Preprocessing | None:
         return None
     # JSON knows no tuples, and a preprocessing is compared and hashed by them.
     lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-    held: dict[str, Any] = fields | lists
-    columns = held["encoders"]
-    held["encoders"] = tuple(column_of(*each) if each[1] else Unscaled(each[0]) for each in columns)
+    columns = (column_of(*each) if each[1] else Unscaled(each[0]) for each in fields["encoders"])
+    held: dict[str, Any] = fields | lists | {"encoders": tuple(columns)}
     return Preprocessing(**held)

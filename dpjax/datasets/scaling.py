@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.source import check_unique, few
+from dpjax.datasets.source import check_unique, few, text_of
 
 Bounds = str | os.PathLike[str] | Mapping[str, Sequence[float]] | Sequence[Sequence[float]]
 Ranges = tuple[np.ndarray, np.ndarray]
@@ -47,9 +47,8 @@ def normalise(
     a feature that is 1 before the division, which is by ``constant`` if there is one, and by a
     row's own norm only where that is larger.
 
-    Returns:
-      (n, p) or (n, p + 1) float32, rows of norm 1 up to rounding. A zero row stays zero. A row
-      with a NaN or an infinity becomes NaN throughout: a null record, dropped by training.
+    Rows are float32, of norm 1 up to rounding. A zero row stays zero. A row with a NaN or an
+    infinity becomes NaN throughout: a null record, dropped by training.
 
     Privacy: each row depends on one record alone (the ranges are declared, not measured), so
     the same adjacency holds before and after.
@@ -92,10 +91,7 @@ def linear_scale(
 
 
 def finite_or_nan(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Returns a float64 copy with infinities as NaN, so that clamping cannot make them finite.
-
-    ``out`` is float64 memory for as many rows or more, or None for new memory.
-    """
+    """Returns a float64 copy, in ``out`` if given, with infinities, which clamping hid, as NaN."""
     block = np.empty(values.shape) if out is None else out[: len(values)]
     with np.errstate(all="ignore"):
         np.copyto(block, values, casting="unsafe")
@@ -112,15 +108,11 @@ def read_ranges(bounds: Bounds, columns: Sequence[str]) -> Ranges:
     the header ``column,low,high``; a list of pairs is of the columns ``"0"``, ``"1"``, ... of an
     NPZ.
 
-    Raises:
-      ValueError: naming the columns without a range, the ranges without a column, or the range
-        that is not a finite ``low < high``.
-
     Privacy: the ranges must be known without looking at the data.
     """
     declared: Any = bounds
     if isinstance(bounds, str | os.PathLike):
-        declared = _read_declared(pathlib.Path(bounds))
+        declared = _read_declared(pathlib.Path(bounds), text_of(bounds, "bounds file"))
     # The columns of an NPZ or NPY are named by their numbers.
     if isinstance(declared, list | tuple):
         declared = {str(index): pair for index, pair in enumerate(declared)}
@@ -138,13 +130,7 @@ def read_ranges(bounds: Bounds, columns: Sequence[str]) -> Ranges:
     return low, high
 
 
-def _read_declared(path: pathlib.Path) -> Any:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no bounds file {str(path)!r}.")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError(f"bounds file {str(path)!r} is not UTF-8: save it as UTF-8.") from None
+def _read_declared(path: pathlib.Path, text: str) -> Any:
     if path.suffix.lower() == ".json":
         try:
             return json.loads(text)

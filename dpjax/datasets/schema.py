@@ -5,30 +5,18 @@ import datetime
 import json
 import math
 import os
-import pathlib
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dpjax import _validate
-from dpjax.datasets.cells import to_day
+from dpjax.datasets import cells, encoders, labels
 from dpjax.datasets.dataset import Preprocessing
-from dpjax.datasets.encoders import (
-    Categorical,
-    ClassLabel,
-    Column,
-    Dates,
-    Ignored,
-    NumberLabel,
-    Numeric,
-    Ordinal,
-    Unscaled,
-)
 from dpjax.datasets.forms import PLAIN, NumberForm, date_form, number_form, separator_of
-from dpjax.datasets.labels import check_labels
+from dpjax.datasets.source import text_of
 
 ROW_NUMBERS = ("", "Unnamed: 0", "__index_level_0__")
 """Names of the column that pandas or R writes beside those of a table."""
@@ -74,8 +62,8 @@ class Schema:
     ('age', 'sex=F', 'sex=M', 'sex=other', 'intercept')
     """
 
-    label: ClassLabel | NumberLabel
-    columns: tuple[Column, ...]
+    label: encoders.AnyLabel
+    columns: tuple[encoders.Column, ...]
     unit: str | None = None
     max_records: int | None = None
     intercept: bool = True
@@ -115,7 +103,7 @@ class Schema:
             return declared
         where, content = "the schema", declared
         if isinstance(declared, str | os.PathLike):
-            where, content = repr(str(declared)), _parse(pathlib.Path(declared))
+            where, content = repr(str(declared)), _parse(declared)
         if not isinstance(content, Mapping):
             raise ValueError(
                 "schema must be the path of a TOML file or a mapping, got "
@@ -144,13 +132,13 @@ class Schema:
         # Without an intercept one column may keep all of its levels.
         complete, columns = self.intercept, []
         for column in self.columns:
-            if isinstance(column, Categorical):
+            if isinstance(column, encoders.Categorical):
                 named = column.reference is not None or not complete
                 first = column.reference if named else column.levels[0]
                 column, complete = dataclasses.replace(column, reference=first), True
             columns.append(column)
         # Numbers without bounds have no largest norm: of published data rows stay as they are.
-        unscaled = any(isinstance(column, Unscaled) for column in columns)
+        unscaled = any(isinstance(column, encoders.Unscaled) for column in columns)
         rows = self.rows if unscaled else "constant"
         return dataclasses.replace(self, columns=tuple(columns), rows=rows)
 
@@ -187,16 +175,9 @@ def quoted(text: str) -> str:
 
 
 def column_of(
-    name: str,
-    declaration: Mapping[str, Any],
-    where: str = "the schema",
-    usual: NumberForm = PLAIN,
-) -> Column:
-    """Returns the column that a declaration says.
-
-    A declaration is as under ``[columns.NAME]``, or as ``Column.declaration`` returns it; errors
-    call the schema ``where``. Numbers are written as ``usual``, unless it says otherwise.
-    """
+    name: str, declaration: Mapping[str, Any], where: str = "the schema", usual: NumberForm = PLAIN
+) -> encoders.Column:
+    """Returns the column declared under ``[columns.NAME]``, or by ``Column.declaration``."""
     said = f"columns.{key_of(name)} of {where}"
     # TOML reads [columns.a.b] as a table b within a, not as a column named a.b.
     if inner := [key for key, value in declaration.items() if isinstance(value, Mapping)]:
@@ -210,26 +191,34 @@ def column_of(
         declared = " and ".join(kinds) or "nothing"
         raise ValueError(f"{said} declares {declared}: choose one of {', '.join(_KINDS)}.")
     (key,) = kinds
-    column = _KINDS[key](said, name, declaration)
-    if type(column) is Numeric:
-        column = dataclasses.replace(column, form=number_form(said, declaration, usual))
+    if key == "bounds":
+        column = _ranged(said, name, declaration, usual)
+    elif key == "levels":
+        column = _leveled(said, name, declaration)
+    elif key == "order":
+        levels = labels.check_labels(f"order of {said}", declaration[key], 2)
+        column = encoders.Ordinal(name, levels)
+    elif declaration[key] is True:
+        column = encoders.Ignored(name)
+    else:
+        # ignore = false leaves open how the column is to be used.
+        raise ValueError(f"ignore of {said} must be true; leave it out to use the column.")
     # Last, since the kind of column decides which options are known.
     _check_keys(said, declaration, (key, *column.options))
     return column
 
 
-def _ranged(said: str, name: str, declaration: Mapping[str, Any]) -> Numeric:
-    low, high, of_dates = _bounds(f"bounds of {said}", declaration["bounds"])
-    missing = declaration.get("missing")
-    if missing is not None:
+def _ranged(said: str, name: str, part: Mapping[str, Any], usual: NumberForm) -> encoders.Numeric:
+    low, high, of_dates = _bounds(f"bounds of {said}", part["bounds"])
+    if (missing := part.get("missing")) is not None:
         read = _day if of_dates else _validate.finite
         missing = read(f"missing of {said}", missing)
         # It is filled in before the clamping, which would move it to an end in silence.
         if not low <= missing <= high:
             raise ValueError(f"missing of {said} must lie within its bounds.")
     if of_dates:
-        return Dates(name, low, high, missing, date_form(said, declaration))
-    return Numeric(name, low, high, missing)
+        return encoders.Dates(name, low, high, missing, date_form(said, part))
+    return encoders.Numeric(name, low, high, missing, number_form(said, part, usual))
 
 
 def _is_private(part: Mapping[str, Any]) -> bool:
@@ -250,8 +239,8 @@ def _outer(name: str, part: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> Categorical:
-    levels = check_labels(f"levels of {said}", declaration["levels"], 1)
+def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> encoders.Categorical:
+    levels = labels.check_labels(f"levels of {said}", declaration["levels"], 1)
     other = _validate.flag(f"other of {said}", declaration.get("other", False))
     reference = declaration.get("reference")
     if reference is not None and reference not in levels:
@@ -259,28 +248,12 @@ def _leveled(said: str, name: str, declaration: Mapping[str, Any]) -> Categorica
             f"reference of {said} must be one of its levels, got {reference!r}: the others are "
             "compared with it."
         )
-    return Categorical(name, levels, other, reference)
-
-
-def _ordered(said: str, name: str, declaration: Mapping[str, Any]) -> Ordinal:
-    return Ordinal(name, check_labels(f"order of {said}", declaration["order"], 2))
-
-
-def _ignored(said: str, name: str, declaration: Mapping[str, Any]) -> Ignored:
-    # ignore = false leaves open how the column is to be used.
-    if declaration["ignore"] is not True:
-        raise ValueError(f"ignore of {said} must be true; leave it out to use the column.")
-    return Ignored(name)
+    return encoders.Categorical(name, levels, other, reference)
 
 
 _PARTS = ("intercept", "quoted_line_breaks", "rows", "max_norm", "separator")
 _PARTS += ("numbers", "label", "unit", "columns")
-_KINDS: dict[str, Callable[[str, str, Mapping[str, Any]], Column]] = {
-    "bounds": _ranged,
-    "levels": _leveled,
-    "order": _ordered,
-    "ignore": _ignored,
-}
+_KINDS = ("bounds", "levels", "order", "ignore")
 
 
 def _bounds(said: str, pair: Any) -> tuple[float, float, bool]:
@@ -301,7 +274,7 @@ def _bounds(said: str, pair: Any) -> tuple[float, float, bool]:
 
 
 def _day(said: str, value: Any) -> float:
-    day = to_day(value)
+    day = cells.to_day(value)
     if math.isnan(day):
         raise ValueError(f"{said} must be a date such as 2015-01-31, got {value!r}.")
     return day
@@ -330,9 +303,8 @@ def _schema(where: str, content: Mapping[str, Any]) -> Schema:
     unit_column = max_records = None
     if "unit" in content:
         unit_column, max_records = _unit(f"unit of {where}", unit)
-    breaks = content.get("quoted_line_breaks")
-    if breaks is not None:
-        breaks = _validate.flag(f"quoted_line_breaks of {where}", breaks)
+    if (breaks := content.get("quoted_line_breaks")) is not None:
+        _validate.flag(f"quoted_line_breaks of {where}", breaks)
     for role, column in (("label", declared.column), ("unit", unit_column)):
         if column in columns:
             raise ValueError(
@@ -390,7 +362,7 @@ def _check_filled(where: str, parts: Mapping[str, Mapping[str, Any]]) -> None:
         )
 
 
-def _label(said: str, part: Mapping[str, Any], usual: NumberForm) -> ClassLabel | NumberLabel:
+def _label(said: str, part: Mapping[str, Any], usual: NumberForm) -> encoders.AnyLabel:
     written = NumberForm._fields if "bounds" in part else ()
     column = _column(said, part, ("column", "classes", "bounds", *written))
     if ("classes" in part) == ("bounds" in part):
@@ -399,11 +371,12 @@ def _label(said: str, part: Mapping[str, Any], usual: NumberForm) -> ClassLabel 
             f"it declares {'both' if 'bounds' in part else 'neither'}."
         )
     if "classes" in part:
-        return ClassLabel(column, check_labels(f"classes of the {said}", part["classes"], 2))
+        classes = labels.check_labels(f"classes of the {said}", part["classes"], 2)
+        return encoders.ClassLabel(column, classes)
     low, high, of_dates = _bounds(f"bounds of the {said}", part["bounds"])
     if of_dates:
         raise ValueError(f"bounds of the {said} must be numbers: a date cannot be a label.")
-    return NumberLabel(column, low, high, number_form(said, part, usual))
+    return encoders.NumberLabel(column, low, high, number_form(said, part, usual))
 
 
 def _unit(said: str, part: Mapping[str, Any]) -> tuple[str, int]:
@@ -433,13 +406,8 @@ def _check_keys(said: str, part: Mapping[str, Any], known: Sequence[str]) -> Non
         raise ValueError(f"{said} has the unknown key {key!r}{hint} Known are {', '.join(known)}.")
 
 
-def _parse(path: pathlib.Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no schema {str(path)!r}.")
+def _parse(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     try:
-        # utf-8-sig drops the byte order mark that some editors write and TOML does not allow.
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise ValueError(f"the schema {str(path)!r} is not UTF-8: save it as UTF-8.") from None
+        return tomllib.loads(text_of(path, "schema"))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"the schema {str(path)!r} is not valid TOML: {error}.") from None

@@ -1,5 +1,6 @@
 """Where a table's cells come from: its columns, read in blocks of rows."""
 
+import pathlib
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,12 +19,8 @@ NO_FORMS: Forms = types.MappingProxyType({})
 class Source:
     """A table with named columns; raw data.
 
-    Attributes:
-      where: what the table is called in errors.
-      names: of its columns.
-      kinds: how each is stored.
-      stated: the name of its dtype, "" where a file states none.
-      size: number of records.
+    Errors call it ``where``. ``kinds`` are how its columns are stored, and ``stated`` the names of
+    their dtypes, "" where a file states none.
     """
 
     where: str
@@ -64,13 +61,9 @@ class Source:
         for start in range(0, self.size, ROWS_AT_ONCE):
             yield self.read(slice(start, start + ROWS_AT_ONCE), wanted, numeric, together)
 
-    def exact_problems(self) -> list[str]:
-        """NOT PRIVATE: returns what is wrong with the table as a file, if anything is."""
-        return []
-
-    def exact_remarks(self) -> list[str]:
-        """NOT PRIVATE: returns what its owner should know of the table as a file."""
-        return []
+    def exact_faults(self) -> tuple[list[str], list[str]]:
+        """NOT PRIVATE: returns what is wrong with the table as a file, and remarks on it."""
+        return [], []
 
 
 def stacked(cells: Sequence[np.ndarray]) -> np.ndarray:
@@ -84,6 +77,23 @@ def few(names: Sequence[Any], show: Callable[[Any], str] = repr) -> str:
     return shown + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
 
 
+def existing(file: Any, kind: str = "file") -> pathlib.Path:
+    """Returns the path of a file that is there."""
+    path = pathlib.Path(file)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {kind} {str(path)!r}.")
+    return path
+
+
+def text_of(file: Any, kind: str) -> str:
+    """Returns the text of a file of declarations."""
+    try:
+        # utf-8-sig drops the byte order mark that some editors write and TOML does not allow.
+        return existing(file, kind).read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"the {kind} {str(file)!r} is not UTF-8: save it as UTF-8.") from None
+
+
 def check_unique(where: str, names: Sequence[str]) -> None:
     """Raises if a name occurs twice."""
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
@@ -92,12 +102,7 @@ def check_unique(where: str, names: Sequence[str]) -> None:
 
 
 class OpenTable(NamedTuple):
-    """A table, and the held-out records that an NPZ may have beside it.
-
-    Args:
-      on_disk: whether its rows are to stay there.
-      label: the column that is known to hold the labels, or None.
-    """
+    """A table, held-out records of an NPZ, whether rows stay on disk, and its label if known."""
 
     source: Source
     test: Source | None = None

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from dpjax import _validate
 from dpjax.datasets import columnar, delimited
 from dpjax.datasets.cells import cells_of, kind_of, stated
-from dpjax.datasets.columnar import Matrix, open_archive, read_features
-from dpjax.datasets.delimited import CsvFile
-from dpjax.datasets.source import NO_FORMS, Forms, OpenTable, Source, check_unique, few
+from dpjax.datasets.source import NO_FORMS, Forms, OpenTable, Source, check_unique, existing, few
 
 SUFFIXES = (*delimited.SUFFIXES, ".xlsx", ".npz", *columnar.OPENED)
 
@@ -23,13 +22,13 @@ def is_table_path(table: Any) -> bool:
     return isinstance(table, str | os.PathLike) and os.fspath(table).lower().endswith(SUFFIXES)
 
 
-def has_columns(table: Any) -> bool:
-    """Returns whether ``table`` has named columns: a data frame, mapping or structured array."""
-    return column_keys(table) is not None
+def is_table(table: Any) -> bool:
+    """Returns whether ``table`` is such a path, or has named columns, see ``column_keys``."""
+    return is_table_path(table) or column_keys(table) is not None
 
 
 def column_keys(table: Any) -> dict[str, Any] | None:
-    """Returns the column names as text, each with its key in the table; or None."""
+    """Returns the column names as text, each with its key in a frame, mapping or array; or None."""
     if isinstance(table, Mapping):
         names: Any = list(table)
     elif isinstance(table, np.ndarray):
@@ -42,14 +41,6 @@ def column_keys(table: Any) -> dict[str, Any] | None:
     # Two keys such as 1 and "1" would be one name.
     check_unique("the table", [*map(str, names)])
     return {str(name): name for name in names}
-
-
-def existing(table: Any) -> pathlib.Path:
-    """Returns the path of a table."""
-    path = pathlib.Path(table)
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {str(path)!r}.")
-    return path
 
 
 class Frame(Source):
@@ -69,16 +60,13 @@ class Frame(Source):
     def at(
         self, index: slice | np.ndarray, wanted: Sequence[str], numeric: Forms = NO_FORMS
     ) -> list[np.ndarray]:
-        return [self._cells(name)[index] for name in wanted]
-
-    def _cells(self, name: str) -> np.ndarray:
-        if name not in self._held:
+        for name in [name for name in wanted if name not in self._held]:
             cells = cells_of(self._table[self._keys[name]])
             if len(cells) != self.size:
                 raise ValueError("all columns of the table must have the same number of cells.")
             # Converted once, of which blocks are slices.
             self._held[name] = cells
-        return self._held[name]
+        return [self._held[name][index] for name in wanted]
 
 
 class ExcelFile(Frame):
@@ -91,10 +79,8 @@ class ExcelFile(Frame):
         try:
             import openpyxl
         except ImportError:
-            raise ImportError(
-                "reading .xlsx needs openpyxl, an optional extra: pip install openpyxl; or save "
-                "the sheet as CSV UTF-8."
-            ) from None
+            needed = _validate.install("reading .xlsx", "openpyxl")
+            raise ImportError(f"{needed}; or save the sheet as CSV UTF-8.") from None
         where = repr(str(path))
         # A warning of a cell that is no date, say, would tell that such a record is there.
         with warnings.catch_warnings(action="ignore"):
@@ -133,33 +119,26 @@ def open_source(
     quoted_line_breaks: bool | None = False,
     separator: str | None = None,
 ) -> OpenTable:
-    """Returns the columns of a table.
+    """Returns the columns of a table: a file, a data frame or a mapping of columns, see ``load``.
 
-    Args:
-      table: a file, a data frame or a mapping of columns, see ``load``.
-      label: the array of labels of an NPZ.
-      memory_limit: bytes of features, in float32, above which a file's rows stay on disk.
-      width: number of features, of which ``memory_limit`` is a limit; None for all columns but one.
-      quoted_line_breaks: see ``CsvFile``.
-      separator: of a CSV, too.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if it is no table, or one that is read as a whole and exceeds the limit, which
-        tells that its size is above it, as the shapes of arrays are told.
+    ``label`` is the array of labels of an NPZ, ``width`` the number of features, which
+    ``memory_limit`` is about, None for all columns but one; the rest are of ``CsvFile``. A table
+    that is read as a whole and exceeds the limit raises, which tells that its size is above it, as
+    the shapes of arrays are told.
     """
     if not is_table_path(table):
         keys = column_keys(table)
         if keys is None:
+            got = f", got {str(table)!r}" if isinstance(table, str | os.PathLike) else ""
             raise ValueError(
                 "a table must be a path, a data frame, or a mapping of columns; arrays go into "
-                f"Dataset(x, y). A table's path must end in {', '.join(SUFFIXES)}."
+                f"Dataset(x, y). A table's path must end in {', '.join(SUFFIXES)}{got}."
             )
         return OpenTable(Frame(table, keys))
     path = existing(table)
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        return open_archive(path, label, memory_limit)
+        return columnar.open_archive(path, label, memory_limit)
     if suffix in columnar.OPENED:
         source = columnar.OPENED[suffix](path)
         # One column is the label.
@@ -176,23 +155,16 @@ def open_source(
         )
     if suffix == ".xlsx":
         return OpenTable(ExcelFile(path))
-    return OpenTable(CsvFile(path, quoted_line_breaks, separator))
+    return OpenTable(delimited.CsvFile(path, quoted_line_breaks, separator))
 
 
 def open_features(table: Any, columns: Sequence[str]) -> Source:
-    """Returns the columns of a table that may have no labels; a CSV's as RFC 4180 parses them.
-
-    The table is as for ``open_source``, or an array (n, p) in the order of the columns.
-
-    Raises:
-      FileNotFoundError: if there is no such file.
-      ValueError: if a column is missing, or an array has another shape.
-    """
+    """Returns columns of a table, a CSV's as by RFC 4180, or of an array (n, p) in their order."""
     if is_table_path(table) and str(table).lower().endswith(".npz"):
-        table = read_features(existing(table))
+        table = columnar.read_features(existing(table))
         # A model of numbered columns finds its own among those, even where it ignores some.
         if table.ndim == 2 and {*columns} <= {*map(str, range(table.shape[1]))}:
-            return Matrix("the array", table)
+            return columnar.Matrix("the array", table)
     elif isinstance(table, str | os.PathLike) or column_keys(table) is not None:
         # Predictions protect nobody, and stand beside the records as other programs read them.
         source = open_source(table, quoted_line_breaks=True).source
@@ -210,4 +182,4 @@ def open_features(table: Any, columns: Sequence[str]) -> Source:
             f"{array.ndim} axes{f' of {array.shape[1]} columns' if array.ndim == 2 else ''}. Pass "
             "rows that are already scaled as the Dataset that load returned."
         )
-    return Matrix("the array", array, columns)
+    return columnar.Matrix("the array", array, columns)

@@ -2,27 +2,14 @@
 
 import collections
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
+from dpjax.datasets import labels
 from dpjax.datasets.cells import MISSING, unit_name
-from dpjax.datasets.encoders import (
-    ClassLabel,
-    Numeric,
-    Unscaled,
-    label_forms,
-    numeric_forms,
-)
-from dpjax.datasets.labels import (
-    A_NUMBER,
-    Label,
-    exact_stand_ins,
-    label_text,
-    labels_counted,
-    stand_in_problems,
-)
+from dpjax.datasets.encoders import ClassLabel, Numeric, Unscaled, label_forms, numeric_forms
 from dpjax.datasets.schema import Schema
 
 MOST_CLASSES = 20  # a column with more distinct values is not a label of classes
@@ -58,7 +45,7 @@ class Tally:
 
     def add(self, block: list[np.ndarray]) -> None:
         """Counts some records, whose cells are those ``wanted``."""
-        cells, (labels, *owners) = block[: len(self._columns)], block[len(self._columns) :]
+        cells, (label, *owners) = block[: len(self._columns)], block[len(self._columns) :]
         parts = []
         for column, held in zip(self._columns, cells, strict=True):
             name, part = column.name, column.encode(held)
@@ -71,15 +58,15 @@ class Tally:
             self._missing[name] += int(np.isnan(part).any(axis=1).sum())
             self._outside[name] += column.exact_outside(held)
             self._undeclared[name] += column.exact_undeclared(held)
-        rows, y = np.concatenate(parts, axis=1), self._schema.label.encode(labels)
+        rows, y = np.concatenate(parts, axis=1), self._schema.label.encode(label)
         invalid, impossible = np.isnan(rows).any(axis=1), np.isnan(y)
         nobody = self._count_owners(owners[0]) if owners else False
-        if self._scale.classes is None:
+        if (classes := self._scale.classes) is None:
             self.unread[self._schema.label.column] += int(impossible.sum())
-        if (classes := self._scale.classes) is not None:
-            self._stand_ins += exact_stand_ins(labels, classes)
-            self.labels += ClassLabel("", ()).exact_undeclared(labels)
-        self._other += self._schema.label.exact_undeclared(labels)
+        else:
+            self._stand_ins += labels.exact_stand_ins(label, classes)
+            self.labels += ClassLabel("", ()).exact_undeclared(label)
+        self._other += self._schema.label.exact_undeclared(label)
         self._codes.update(y[~impossible].tolist())
         lost = impossible if self._scale.classes != () else False  # () is still to be declared
         null = np.asarray(invalid | lost | nobody)
@@ -97,7 +84,7 @@ class Tally:
         units = [unit_name(cell, self._schema.unit_type) for cell in cells]
         nobody = np.array([not unit for unit in units], bool)
         self._persons.update(filter(None, units))
-        texts = map(label_text, cells[nobody])
+        texts = map(labels.label_text, cells[nobody])
         self._no_persons.update(text for text in texts if text.lower() not in MISSING)
         return nobody
 
@@ -112,6 +99,7 @@ class Tally:
         if any(column.key in ("levels", "order") for column in self._columns):
             held = self._undeclared.items()
             undeclared = {name: dict(counts.most_common()) for name, counts in held if counts}
+        constant = [name for name, low in self._least.items() if np.all(low == self._most[name])]
         bounded = not any(isinstance(column, Unscaled) for column in self._columns)
         return {
             "exact_rows": self._rows,
@@ -119,15 +107,13 @@ class Tally:
             "exact_impossible_labels": self._impossible,
             "exact_other_labels": dict(self._other.most_common()),
             "exact_nonfinite_rows": self._invalid_rows,
-            "exact_nonfinite": _positive(self._missing),
-            "exact_outside": _positive(self._outside) if bounded else None,
+            "exact_nonfinite": dict(+self._missing),
+            "exact_outside": dict(+self._outside) if bounded else None,
             "exact_zero_rows": self._zeros,
             "exact_duplicate_rows": self._rows - len(self._seen),
             "exact_null_rows": self._null_rows,
             "exact_undeclared": undeclared,
-            "exact_constant": tuple(
-                name for name, low in self._least.items() if np.all(low == self._most[name])
-            ),
+            "exact_constant": tuple(constant),
             "exact_persons": None if self._schema.unit is None else len(self._persons),
             "exact_above_cap": self._above,
         }
@@ -137,7 +123,7 @@ class Tally:
         classes = self._scale.classes
         if classes is not None:
             wrong = self._class_problems(classes, advice)
-            return wrong + stand_in_problems(self._said, self._stand_ins, classes)
+            return wrong + labels.stand_in_problems(self._said, self._stand_ins, classes)
         problems = []
         if self._other:
             problems.append(
@@ -148,7 +134,7 @@ class Tally:
         spans = [(max(self._codes) - min(self._codes)) / 2] if len(self._codes) > 1 else []
         return problems + _narrow(self._said, spans)
 
-    def _class_problems(self, classes: Sequence[Label], advice: str | None) -> list[str]:
+    def _class_problems(self, classes: Sequence[labels.Label], advice: str | None) -> list[str]:
         absent = [label for label, count in self._class_counts().items() if not count]
         if classes and not (self._other or absent):
             return []
@@ -157,13 +143,13 @@ class Tally:
             distinct = "1 value" if count == 1 else f"{count} different values"
             return [
                 f"{self._said} holds {distinct}: it is not a column of classes; name another with "
-                f"--label. {A_NUMBER}"
+                f"--label. {labels.A_NUMBER}"
             ]
         held = ", ".join(f"{label!r} {count} times" for label, count in self.labels.most_common())
         words = [f"{self._said} holds {held or 'none'}"]
         if classes:
-            words.append(f"declared are {labels_counted(classes)}; a record with another label "
-                         "contributes nothing")  # fmt: skip
+            words.append(f"declared are {labels.labels_counted(classes)}; a record with another "
+                         "label contributes nothing")  # fmt: skip
         else:
             words.append("which labels count is not declared")
         if absent:
@@ -247,7 +233,7 @@ class Tally:
         spans = [np.max(self._most[name] - self._least[name]) for name in scaled]
         return problems + _narrow("every column", spans)
 
-    def _class_counts(self) -> dict[Label, int]:
+    def _class_counts(self) -> dict[labels.Label, int]:
         classes = self._scale.classes
         if classes is None:
             return {"a number within its bounds": self._codes.total()}
@@ -256,10 +242,7 @@ class Tally:
 
 
 def _narrow(where: str, spans: Sequence[float]) -> list[str]:
-    """What is wrong where all values lie close together.
-
-    ``spans`` are fractions of the declared bounds, and ``where`` says whose.
-    """
+    """What is wrong where all values span small fractions of the declared bounds."""
     # Columns of one value, or none, are said elsewhere.
     if not 0 < max(spans, default=0) < _NARROW:
         return []
@@ -277,7 +260,3 @@ def _few(counts: collections.Counter[str]) -> str:
 def is_garbled(label: str) -> bool:
     """Whether a label was read from bytes that are not UTF-8; it cannot be typed or printed."""
     return any("\ud800" <= letter <= "\udfff" for letter in label)
-
-
-def _positive(counts: Mapping[str, int]) -> dict[str, int]:
-    return {name: count for name, count in counts.items() if count}

@@ -83,9 +83,7 @@ def group(
         out[slot, place] = leaf[record]
         return out
 
-    present = np.zeros((units, most), bool)
-    present[slot, place] = True
-    return jax.tree.map(placed, data), present
+    return jax.tree.map(placed, data), placed(np.ones(len(owner), bool))
 
 
 def _owners(by: Any, rows: int, unit_type: str | None) -> np.ndarray:
@@ -94,7 +92,6 @@ def _owners(by: Any, rows: int, unit_type: str | None) -> np.ndarray:
     cells = cells_of(by)
     if cells.shape != (rows,):
         raise ValueError("by must have one entry for each record.")  # n may be private
-    owner = np.full(rows, -1)
     if cells.dtype.kind in "iu":
         # By value; numbered anew by first appearance, as names below are.
         _, first, inverse = np.unique(cells, return_index=True, return_inverse=True)

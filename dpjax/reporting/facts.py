@@ -25,8 +25,6 @@ Place = Ledger | str | os.PathLike
 _CONFIDENCE = 0.95
 # At larger deltas than the declared one epsilon is smaller; false positives that a page shows.
 _DELTAS, _ALARMS = (1e-3, 0.01, *(k / 20 for k in range(1, 20))), (0.01, 0.05, 0.1)
-ITERATES = {"last_query": "the iterate before the last", "output": "the output"}
-"""What is said of where a certificate holds."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

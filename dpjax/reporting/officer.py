@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dpjax._program import sha256
+from dpjax.algorithms.certificate import ITERATES
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaled import fields_of
 from dpjax.display.cards import ceil, floor, printable
-from dpjax.reporting.facts import ITERATES, Facts
+from dpjax.reporting.facts import Facts
 from dpjax.reporting.frame import Section
 from dpjax.results.guarantee import COLUMNS, open_template
 

@@ -328,7 +328,7 @@ def _terms(
         if "bounds" in declared:
             low, high = column.low, column.high  # pyright: ignore[reportAttributeAccessIssue]
             count = high - low
-        is_date = "bounds" in declared and not column.numeric
+        is_date = isinstance(column, Dates)
         slope = steps[-1] / count
         names.append(column.name)
         per.append("day" if is_date else "1" if "bounds" in declared else "level")

@@ -13,7 +13,7 @@ from dpjax.algorithms import ErrorBars, PopulationBars
 from dpjax.datasets import Dataset, Preprocessing, load
 from dpjax.datasets.labels import decode_labels
 from dpjax.datasets.source import ROWS_AT_ONCE, few
-from dpjax.datasets.sources import has_columns, is_table_path, open_features
+from dpjax.datasets.sources import column_keys, is_table, is_table_path, open_features
 from dpjax.objectives import (
     LinearClassifier,
     LinearModel,
@@ -228,7 +228,7 @@ class Predictions:
             raise ValueError("the parameters are not finite, so they predict nothing: train again.")
         rows = training_rows(x, self.preprocessing)
         # Without a preprocessing a table comes back as it is.
-        if has_columns(rows):
+        if column_keys(rows) is not None:
             raise ValueError(NO_COLUMNS)
         rows = np.asarray(rows)
         features = score.features(np.size(self.params))
@@ -340,7 +340,7 @@ def predict_table(model: Predictions, table: Any, *, probabilities: bool = False
     predicted = functools.partial(_predicted, model, scale, probabilities)
     # A model without probabilities says so before a record is read.
     predicted(np.empty((0, len(scale.features)), np.float32))  # before a record is read
-    if is_table_path(table) or has_columns(table):
+    if is_table(table):
         source = open_features(table, scale.columns)
         size, blocks = source.size, scale.blocks(source)
     else:

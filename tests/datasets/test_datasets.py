@@ -235,7 +235,7 @@ def test_ijcnn1_from_its_publisher_is_kept_in_the_cache(no_data, monkeypatch):
 
 
 def test_a_data_set_is_a_row_of_the_registry(tmp_path, no_data, monkeypatch):
-    row = registry.Spec(
+    row = registry.DatasetInfo(
         name="mine",
         rows=3,
         task="b against a",

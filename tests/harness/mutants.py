@@ -24,7 +24,7 @@ from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.algorithms.trust_region import TrustRegion
-from dpjax.datasets import encoders, labels, loaders, patterns, sources, units
+from dpjax.datasets import delimited, encoders, labels, loaders, units
 from dpjax.datasets.rows import MappedFile
 from dpjax.derivatives import (
     chunks,
@@ -982,14 +982,14 @@ def _(patch):
 @mutant("ids of floats whose dtype is not looked at")
 def _(patch):
     patch.setattr(units, "check_names", lambda *given: None)
-    patch.setattr(patterns, "check_names", lambda *given: None)
+    patch.setattr(loaders, "check_names", lambda *given: None)
 
 
 @mutant("a text of several lines taken for several records")
 def _(patch):
-    whole = sources.CsvFile.__init__
+    whole = delimited.CsvFile.__init__
     by_lines = lambda file, path, _=False, mark=None: whole(file, path, False, mark)  # noqa: E731
-    patch.setattr(sources.CsvFile, "__init__", by_lines)
+    patch.setattr(delimited.CsvFile, "__init__", by_lines)
 
 
 @mutant("records of a CSV whose schema does not say where they end")
