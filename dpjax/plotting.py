@@ -20,16 +20,12 @@ from dpjax.display.cards import floor, printable
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 SKY, YELLOW, PURPLE, GREY = "#56B4E9", "#E69F00", "#882255", "#6B6B6B"
 BLACK, BROWN = "#000000", "#5C4A00"
-# Opacity of a band: where several overlap, the lines in them still stand out.
-_BAND = 0.1
 # For the titles of pictures that show what is not released.
 EXACT = "exact values (NOT PRIVATE)"
 # Inches that a character and a line of a title or a legend take, at most.
 _CHARACTER, _LINE = 0.08, 0.23
 # More coefficients make a picture that nobody reads.
 _MOST = 60
-# Added in the legend to the name of a curve that no panel shows.
-_OUT_OF_VIEW = " (out of view)"
 
 
 def is_available() -> bool:
@@ -66,24 +62,10 @@ def panels(
 ) -> Iterator[Any]:
     """Gives a grid of axes to draw on, and writes the picture once all is drawn.
 
-    Axes on which nothing was drawn are left out. One legend serves all axes that have none; it
-    says which curves are out of view.
-
-    Args:
-      path: file to write, whose ending fixes the format; None for none.
-      rows: of the grid.
-      columns: of the grid.
-      title: printed above; its lines are broken where they are wider than the picture.
-      size: width and height of one panel in inches; title and legend come on top.
-      legend: where it stands, beside all panels or inside each; ``"none"`` where the curves
-        have their names beside them.
-
-    Yields:
-      The (rows, columns) array of axes.
-
-    Raises:
-      ImportError: if matplotlib is not installed.
-      ValueError: if the ending names no format.
+    Axes on which nothing was drawn are left out. One legend serves all axes that have none, beside
+    all panels or inside each; it says which curves are out of view. ``size`` is of one panel in
+    inches; title and legend come on top, and lines wider than the picture are broken. A ``path`` of
+    None writes no file.
 
     Privacy: as what is drawn.
     """
@@ -107,14 +89,10 @@ def panels(
     if legend in ("below", "right"):
         _common_legend(figure, legend)
     width = figure.get_figwidth()
-    lines = [
-        broken
-        for line in title.splitlines()
-        for broken in textwrap.wrap(line, int(width / _CHARACTER))
-    ]
+    title = "\n".join(textwrap.fill(line, int(width / _CHARACTER)) for line in title.splitlines())
     # The title comes on top, so that panels keep their size.
-    figure.set_figheight(figure.get_figheight() + _LINE * len(lines))
-    figure.suptitle("\n".join(lines), fontsize="medium")
+    figure.set_figheight(figure.get_figheight() + _LINE * len(title.splitlines()))
+    figure.suptitle(title, fontsize="medium")
     if path is not None:
         figure.savefig(path, dpi=130)
 
@@ -133,16 +111,13 @@ def band(
 
     Privacy: as what is drawn.
     """
-    axes.fill_between(where, *ends, color=color, alpha=_BAND, linewidth=0, zorder=1)
+    # Where several bands overlap, the lines in them still stand out.
+    axes.fill_between(where, *ends, color=color, alpha=0.1, linewidth=0, zorder=1)
     axes.plot(where, middle, color=color, **line)
 
 
 def mark(color: str, marker: str, size: float = 6.0, filled: bool = True) -> dict[str, Any]:
-    """Returns what ``plot`` is given for a marker: a star is larger, as it fills less.
-
-    >>> mark(BLUE, "o", filled=False)["markerfacecolor"]
-    'white'
-    """
+    """Returns what ``plot`` is given for a marker: a star is larger, as it fills less."""
     return {
         "color": color,
         "marker": marker,
@@ -196,26 +171,21 @@ def plot_solution(solution: Any, path: str | os.PathLike | None, title: str) -> 
         label = "noisy gradient norm" + ", without the regularizer" * (not regularized)
         _median(first, norms, BLUE, label)
         _certificate(first, solution.certificate, steps)
-        first.set(
-            ylabel="gradient norm", yscale="log", title="Gradient norm\n(0 at a stationary point)"
-        )
+        titles = {"gradient norm": "Gradient norm\n(0 at a stationary point)"}
         _median(rest[0], history["step_norm"], GREEN, "step length")
+        titles["length (parameter units)"] = "Length of each step"
         if "radius" in history:
             _median(rest[0], history["radius"], PINK, "trust radius", linestyle="--")
-        bounded = "\n(at most the trust radius)" if "radius" in history else ""
-        rest[0].set(
-            ylabel="length (parameter units)", yscale="log", title=f"Length of each step{bounded}"
-        )
+            titles["length (parameter units)"] += "\n(at most the trust radius)"
         if "multiplier" in history:
-            # The multiplier is 0 inside the radius, which a logarithm cannot show.
             _median(rest[1], history["multiplier"], ORANGE, "multiplier")
-            rest[1].set(
-                ylabel="dual variable (curvature units)",
-                ylim=(0, None),
-                title="Trust-region multiplier\n(0 when the step stays inside the radius)",
-            )
-        for axes in (first, *rest):
-            axes.set(xlabel="step")
+            rest[1].set_ylim(0, None)
+            inside = "\n(0 when the step stays inside the radius)"
+            titles["dual variable (curvature units)"] = f"Trust-region multiplier{inside}"
+        for axes, (label, words) in zip((first, *rest), titles.items(), strict=True):
+            # The multiplier is 0 inside the radius, which a logarithm cannot show.
+            axes.set_yscale("linear" if axes in rest[1:] else "log")
+            axes.set(xlabel="step", ylabel=label, title=words)
     return first.figure
 
 
@@ -297,16 +267,12 @@ def _common_legend(figure: Any, where: Literal["below", "right"]) -> None:
     entry = _CHARACTER * max(map(len, entries)) + 0.6
     if where == "right":
         figure.set_figwidth(figure.get_figwidth() + entry)
-        figure.legend(
-            entries.values(), entries, loc="outside right center", fontsize="small", frameon=False
-        )
-        return
-    lines = math.ceil(len(entries) / max(1, int(figure.get_figwidth() / entry)))
-    figure.set_figheight(figure.get_figheight() + _LINE * (lines + 0.5))
-    figure.legend(
-        entries.values(), entries, loc="outside lower center",
-        ncols=math.ceil(len(entries) / lines), fontsize="small",
-    )  # fmt: skip
+        how: dict[str, Any] = {"loc": "outside right center", "frameon": False}
+    else:
+        lines = math.ceil(len(entries) / max(1, int(figure.get_figwidth() / entry)))
+        figure.set_figheight(figure.get_figheight() + _LINE * (lines + 0.5))
+        how = {"loc": "outside lower center", "ncols": math.ceil(len(entries) / lines)}
+    figure.legend(entries.values(), entries, fontsize="small", **how)
 
 
 def _entries(panels: Iterable[Any]) -> dict[str, Any]:
@@ -318,7 +284,7 @@ def _entries(panels: Iterable[Any]) -> dict[str, Any]:
             handles.setdefault(label, handle)
             if _shows(axes, handle):
                 seen.add(label)
-    return {k if k in seen else k + _OUT_OF_VIEW: handle for k, handle in handles.items()}
+    return {k if k in seen else f"{k} (out of view)": held for k, held in handles.items()}
 
 
 def _shows(axes: Any, handle: Any) -> bool:

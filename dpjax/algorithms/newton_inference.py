@@ -96,8 +96,7 @@ class NoisyNewton(base.FieldsAlgorithm):
             state = state._replace(fitted=fitted.astype(state.fitted.dtype))
         answer = ask(self.last, state.params, fitted=self._of_last(state))
         state, _ = self._moved(state, answer, self.last)
-        covariance = ask(self.covariance, state.params, fitted=state.fitted)
-        return state._replace(covariance=covariance)
+        return state._replace(covariance=ask(self.covariance, state.params, fitted=state.fitted))
 
     def _of_last(self, state: NoisyNewtonState) -> Array | float:
         return state.fitted if self.fits else 1.0

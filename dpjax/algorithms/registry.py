@@ -258,7 +258,8 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         name="noisy-newton",
         factory=noisy_newton,
-        asks="every record, for gradient and Hessian as one release; at the end for the covariance "
+        asks="every record, for gradient and Hessian as one release (robust losses: until the last "
+        "step the Hessian of reweighted least squares in its place); at the end for the covariance "
         "of gradients: the parameters have standard errors for a population",
         example=_RIDGE,
         scenario=Scenario(settings=_CLIPS | {"steps": 2}, dimension=5, epsilon=3.341),

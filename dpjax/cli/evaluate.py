@@ -7,7 +7,7 @@ from dpjax.cli import options, problem
 from dpjax.datasets.scaled import is_scaled
 from dpjax.datasets.sources import is_table_path
 from dpjax.display.cards import printable
-from dpjax.reporting.evaluation import evaluation_sections
+from dpjax.reporting.statistics import evaluation_sections
 
 HELP = """
 Release AUC, calibration, confusion matrix and accuracy of a saved model on records that it was not

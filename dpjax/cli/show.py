@@ -1,4 +1,4 @@
-"""``dpjax show``: what a saved model is, guarantees and found, as a model card."""
+"""``dpjax show``: what a saved model is, guarantees and found, as plain text."""
 
 import argparse
 import functools
@@ -8,8 +8,7 @@ import dpjax
 from dpjax.cli import options
 from dpjax.reporting import facts_of
 from dpjax.reporting.facts import fields
-from dpjax.reporting.officer import one_line, sections
-from dpjax.reporting.page import card
+from dpjax.reporting.page import text
 
 HELP = """
 Print what a saved model is and guarantees, all of it released or public.
@@ -30,7 +29,7 @@ def command(arguments: argparse.Namespace) -> int:
     model = dpjax.load(arguments.model)
     facts = facts_of(model)
     name = os.path.basename(arguments.model)
-    print(card(facts.title, [facts.warning], sections(facts, name), one_line))
+    print(text(facts, name))
     page = functools.partial(dpjax.report, model=name, author=arguments.author)
     return options.write(
         (arguments.json, lambda path: options.write_json(path, fields(facts))),

@@ -19,6 +19,8 @@ _LOG_SECONDS = 60.0
 _WIDTH = 100
 # The time left is estimated from the last ten minutes: a training may take one.
 _ESTIMATE_SECONDS = 600.0
+# Any error at all: the stream may be a stranger's, and budget is spent on what would be lost.
+_SILENT = contextlib.suppress(Exception)
 
 
 class Bar:
@@ -73,7 +75,8 @@ class Bar:
     def __enter__(self) -> "Bar":
         before = signal.getsignal(signal.SIGINT)
         # Python sets handlers in its main thread alone, and a caller's own is none of the bar's.
-        usual = before is signal.default_int_handler or isinstance(_owner(before), Bar)
+        owner = getattr(before, "__self__", None)
+        usual = before is signal.default_int_handler or isinstance(owner, Bar)
         if usual and threading.current_thread() is threading.main_thread():
             self._handler = before
             signal.signal(signal.SIGINT, self._note)
@@ -86,7 +89,7 @@ class Bar:
 
     def _restore(self) -> None:
         # Another may have been set meanwhile.
-        if self._handler is not None and _owner(signal.getsignal(signal.SIGINT)) is self:
+        if self._handler is not None and signal.getsignal(signal.SIGINT) == self._note:
             signal.signal(signal.SIGINT, self._handler)
 
     def _note(self, number: int, frame: Any) -> None:
@@ -117,9 +120,7 @@ class Bar:
 
     def advance(self, more: float, description: str | None = None) -> None:
         """Moves the bar by ``more``, and says something else if there is a description."""
-        self._progress.update(self._task, advance=more, description=description)
-        self._draw()
-        self._check()
+        self.update(self._progress.tasks[0].completed + more, description)
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
@@ -166,28 +167,19 @@ class _Stream:
         self.encoding = getattr(stream, "encoding", None)
 
     def write(self, text: str) -> int:
-        with _nothing_raised():
+        with _SILENT:
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with _nothing_raised():
+        with _SILENT:
             self._stream.flush()
 
     def isatty(self) -> bool:
         # Within another of rich's displays a live bar would be drawn over it.
-        with _nothing_raised():
+        with _SILENT:
             return bool(self._stream.isatty()) and not isinstance(self._stream, FileProxy)
         return False
-
-
-def _owner(handler: Any) -> Any:
-    return getattr(handler, "__self__", None)
-
-
-def _nothing_raised() -> contextlib.suppress:
-    # Any error at all: the stream may be a stranger's, and budget is spent on what would be lost.
-    return contextlib.suppress(Exception)
 
 
 def _is_notebook(stream: Any) -> bool:

@@ -71,13 +71,13 @@ def card_of(value: HasCard) -> Card:
 
 def to_text(card: Card) -> str:
     """Returns a card as three lines of 100 characters at most; what does not fit is left out."""
-    head = [_on_one_line(card.title)]
+    head = [one_line(card.title)]
     if card.warning:
-        head.append("  " + _on_one_line(card.warning))
+        head.append("  " + one_line(card.warning))
     # Title and warning are among the three lines.
     lines, room = [""], 3 - len(head)
     for name, value in card.rows:
-        row = _on_one_line(f"{name}: {value}")
+        row = one_line(f"{name}: {value}")
         longer = f"{lines[-1]}; {row}" if lines[-1] else f"  {row}"
         if len(longer) > _WIDTH and lines[-1]:
             if len(lines) == room:
@@ -129,11 +129,7 @@ def counted(count: int, singular: str) -> str:
 
 
 def ceil(value: float, digits: int = 4) -> str:
-    """Returns ``value`` in decimal, rounded up but for one part in 10^7, which float32 cannot tell.
-
-    >>> ceil(0.99991), ceil(1.0)
-    ('1', '1')
-    """
+    """Returns a value in decimal, rounded up but for a part in 10^7, which float32 cannot tell."""
     text = f"{value:.{digits}g}"
     if float(text) < value - 1e-7 * abs(value):
         # The exponent as it is printed: a logarithm may round past a power of ten.
@@ -143,22 +139,20 @@ def ceil(value: float, digits: int = 4) -> str:
 
 
 def floor(value: float, digits: int = 4) -> str:
-    """Returns ``value`` in decimal, rounded down as ``ceil`` rounds up.
-
-    >>> floor(-0.00011119), floor(99.996)
-    ('-0.0001112', '99.99')
-    """
+    """Returns ``value`` in decimal, rounded down as ``ceil`` rounds up."""
     text = ceil(-value, digits)
     return text[1:] if text.startswith("-") else "0" if text == "0" else f"-{text}"
 
 
 def printable(words: str) -> str:
-    r"""Returns words without what would change the rest of a terminal or a page, lines as they are.
-
-    >>> printable("age\x1b[31m")
-    'age [31m'
-    """
+    """Returns words without what would change the rest of a terminal or a page, line by line."""
     return "".join(c if c.isprintable() or c == "\n" else " " for c in words)
+
+
+def one_line(words: str) -> str:
+    """Returns words in one line, so that no value begins a paragraph, a table or a heading."""
+    # A model may come from anybody, and a name in it hold what changes a terminal.
+    return " ".join(printable(words).split())
 
 
 def _has_values(leaf: Any) -> bool:
@@ -166,10 +160,6 @@ def _has_values(leaf: Any) -> bool:
         # An array that was donated has no values any more.
         return not isinstance(leaf, Tracer) and not leaf.is_deleted()
     return isinstance(leaf, int | float | np.number | np.bool_ | np.ndarray)
-
-
-def _on_one_line(words: str) -> str:
-    return " ".join(printable(words).split())
 
 
 def _shortened(line: str) -> str:
@@ -182,7 +172,7 @@ def _shortened(line: str) -> str:
 
 
 def _escaped(words: str) -> str:
-    return escape(_on_one_line(words))
+    return escape(one_line(words))
 
 
 def _box(title: str, warning: str, content: str) -> str:

@@ -288,6 +288,7 @@ class HistogramQuery(GradientQuery):
     """
 
     name = "histogram"
+    description = "shares of records in public bins, with Gaussian noise"
     sums = ClippedSums(reviewed="HistogramQuery")
 
     @property

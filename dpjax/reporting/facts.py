@@ -1,14 +1,17 @@
 """What there is to say of a trained model, as ``Facts`` and as fields of JSON."""
 
+import contextlib
 import dataclasses
+import datetime
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from markupsafe import Markup
 
 from dpjax._typing import Relation
 from dpjax.accounting import Ledger, Release
@@ -25,6 +28,30 @@ Place = Ledger | str | os.PathLike
 _CONFIDENCE = 0.95
 # At larger deltas than the declared one epsilon is smaller; false positives that a page shows.
 _DELTAS, _ALARMS = (1e-3, 0.01, *(k / 20 for k in range(1, 20))), (0.01, 0.05, 0.1)
+
+
+class Picture(NamedTuple):
+    """An SVG that ``reporting.pictures`` draws, its title, note, and class and name of curves."""
+
+    title: str
+    note: str
+    svg: Markup
+    keys: Sequence[tuple[str, str]] = ()
+
+
+class Section(NamedTuple):
+    """Heading, paragraphs, a table by head and rows, pictures, a list, and texts kept as they are.
+
+    Rows without a head are names and values. Any part but the heading may be empty.
+    """
+
+    heading: str
+    text: Sequence[str] = ()
+    head: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    pictures: Sequence[Picture] = ()
+    items: Sequence[str] = ()
+    code: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,14 +147,21 @@ def facts_of(solution: Any, author: str = "", ledger: Place | None = None) -> Fa
     pairs = [(math.exp(min(e, 700.0)), delta) for e, delta in pairs]
     advantage = min((factor - 1 + 2 * delta) / (factor + 1) for factor, delta in pairs)
     saved = isinstance(solution, SavedSolution)
+    # What is not of a file has just been trained.
+    date = what.date if saved else datetime.date.today().isoformat()
     history = solution.history if saved else solution.history._asdict()
     if ledger is not None and not isinstance(ledger, Ledger):
         ledger = Ledger.read(ledger)
+    coefficients = classes = None
+    with contextlib.suppress(ValueError):  # a network has no coefficients, arrays no classes
+        coefficients = solution.coefficients(_CONFIDENCE)
+    with contextlib.suppress(ValueError):
+        classes = solution.class_names
     return Facts(
         claim=text.partition("\n")[0],
         warning=warning,
         guarantee=text,
-        description=what._replace(author=author or what.author),
+        description=what._replace(author=author or what.author, date=date),
         epsilon=spent,
         advantage=advantage,
         found={alarms: _most_found(alarms, pairs) for alarms in _ALARMS},
@@ -140,9 +174,9 @@ def facts_of(solution: Any, author: str = "", ledger: Place | None = None) -> Fa
         certificate=certificate_fields(solution.certificate),
         # A file has no evidence to judge a training by.
         remarks=() if saved else tuple(solution.remarks),
-        coefficients=_or_none(lambda: solution.coefficients(_CONFIDENCE)),
+        coefficients=coefficients,
         preprocessing=solution.preprocessing,
-        classes=_or_none(lambda: solution.class_names),
+        classes=classes,
         parameters=sum(map(np.size, jax.tree.leaves(solution.params))),
         # The steps that were not taken are NaN.
         history={name: np.asarray(held, np.float64)[:steps] for name, held in history.items()},
@@ -157,14 +191,6 @@ def _most_found(alarms: float, pairs: list[tuple[float, float]]) -> float:
         min(1.0, factor * alarms + delta, 1 - (1 - delta - alarms) / factor)
         for factor, delta in pairs
     )
-
-
-def _or_none(read: Callable[[], Any]) -> Any:
-    """Returns what a model without it refuses: coefficients of a network, classes of arrays."""
-    try:
-        return read()
-    except ValueError:
-        return None
 
 
 def _answers(solution: Any) -> Iterator[tuple[str, dict[str, float]]]:
@@ -185,16 +211,12 @@ def certificate_fields(certificate: Any) -> dict[str, Any] | None:
         return None
     # A saved one is a dictionary already.
     fields = certificate if isinstance(certificate, dict) else dataclasses.asdict(certificate)
-    return {
-        name: value if value is None or isinstance(value, str) else np.asarray(value).tolist()
-        for name, value in fields.items()
-    }
+    return jax.tree.map(lambda v: v if isinstance(v, str) else np.asarray(v).tolist(), fields)
 
 
-def fields(facts: Facts, sections: Sequence[Any] = ()) -> dict[str, Any]:
+def fields(facts: Facts, sections: Sequence[Section] = ()) -> dict[str, Any]:
     """Returns what there is to say as numbers, words and lists; None for what is not known."""
     named = facts.description._asdict()
-    certificate = facts.certificate
     return {
         "algorithm": named["algorithm"],
         "objective": named["objective"],
@@ -211,7 +233,7 @@ def fields(facts: Facts, sections: Sequence[Any] = ()) -> dict[str, Any]:
         "steps": facts.steps,
         "planned_steps": named["steps"],
         "status": None if facts.status is None else facts.status.name.lower(),
-        "certificate": certificate,
+        "certificate": facts.certificate,
         **{field: facts.answers.get(field) for field in ANSWERS},
         "classes": None if facts.classes is None else list(facts.classes),
         "coefficients": facts.coefficients and facts.coefficients.to_dict(),
@@ -221,7 +243,7 @@ def fields(facts: Facts, sections: Sequence[Any] = ()) -> dict[str, Any]:
     }
 
 
-def by_heading(sections: Sequence[Any]) -> dict[str, list[Any]]:
+def by_heading(sections: Sequence[Section]) -> dict[str, list[Any]]:
     """Returns paragraphs, items and rows of each section, for JSON."""
     return {one.heading: [*one.text, *one.items, *one.rows] for one in sections}
 

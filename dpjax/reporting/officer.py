@@ -12,9 +12,8 @@ from dpjax._program import sha256
 from dpjax.algorithms.certificate import ITERATES
 from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaled import fields_of
-from dpjax.display.cards import ceil, floor, printable
-from dpjax.reporting.facts import Facts
-from dpjax.reporting.frame import Section
+from dpjax.display.cards import ceil, one_line
+from dpjax.reporting.facts import Facts, Section
 from dpjax.results.guarantee import COLUMNS, open_template
 
 
@@ -65,23 +64,21 @@ def sections(facts: Facts, model: str, exact: Mapping[str, float] | None = None)
     return [Section(**one) for one in found]
 
 
-def _numbers(facts: Facts) -> Iterator[tuple[str, str]]:
+def _numbers(facts: Facts) -> Iterator[Sequence[str]]:
     what = facts.description
     yield "epsilon", ceil(facts.epsilon)
     yield "delta", ceil(what.delta)
     yield "protected", f"one {what.unit}"
     yield "records declared", f"{what.records:,}"
     yield "made by", what.author or "not stated"
-    yield "model saved on", what.date or "not stated"
+    yield "date of the model", what.date or "not stated"
     for name in ("algorithm", "objective", "penalty", "clip_norms"):
         yield name.replace("_", " "), getattr(what, name) or "not stated"
     yield "steps", f"{facts.steps:,} of {what.steps:,}"
     if facts.status is not None:
         yield "status", facts.status.message.rstrip(".")
     yield "parameters", f"{facts.parameters:,}"
-    for line in facts.answer_lines:
-        name, _, value = line.partition(": ")
-        yield name, value
+    yield from (line.split(": ", 1) for line in facts.answer_lines)
 
 
 def _declared(data: Preprocessing) -> Iterator[tuple[str, str]]:
@@ -89,11 +86,11 @@ def _declared(data: Preprocessing) -> Iterator[tuple[str, str]]:
     if data.classes is not None:
         yield label, f"the label, one of {_listed(data.classes)}"
     if data.label_bounds is not None:
-        yield label, f"the label, from {_spread(data.label_bounds)}"
+        yield label, f"the label, from {' to '.join(map(_plain, data.label_bounds))}"
     for column in data.encoders:
         of = column.declaration()
         words = (
-            f"from {_spread(of['bounds'])}" if "bounds" in of else "",
+            "from " + " to ".join(map(_plain, of["bounds"])) if "bounds" in of else "",
             f"in order {_listed(of['order'])}" if "order" in of else "",
             f"one of {_listed(of['levels'])}" if "levels" in of else "",
             "any other level counts as other" if of.get("other") else "",
@@ -118,13 +115,7 @@ def _released(part: Any) -> tuple[str, ...]:
 
 
 def unfilled(text: str) -> str:
-    r"""Returns sentences that were filled to 100 columns as one line each, for any screen.
-
-    >>> unfilled("x" * 99 + "\nmore\nNext.") == "x" * 99 + " more\nNext."
-    True
-    >>> unfilled("Released:\n  - one,\n    with its noise\n  - two")
-    'Released:\n  - one, with its noise\n  - two'
-    """
+    """Returns sentences that were filled to 100 columns as one line each, for any screen."""
     # A line that ends because the next word did not fit is one sentence with the next line.
     lines, before = [""], ""
     for line in text.splitlines():
@@ -138,29 +129,13 @@ def unfilled(text: str) -> str:
     return "\n".join(lines[1:])
 
 
-def one_line(text: Any) -> Any:
-    """Returns text in one line, so that no value begins a paragraph, a table or a heading."""
-    # A model may come from anybody, and a name in it hold what changes a terminal.
-    return " ".join(printable(text).split()) if isinstance(text, str) else text
-
-
 def _listed(words: Sequence[Any]) -> str:
-    return ", ".join(map(str, words))
-
-
-def _spread(pair: Sequence[Any]) -> str:
-    return " to ".join(map(_plain, pair))
+    # As pandas writes it, an index has no name.
+    return ", ".join(str(word) or "the column without a name" for word in words)
 
 
 def _plain(value: Any) -> str:
     return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
-_TEMPLATE = open_template(
-    pathlib.Path(__file__).with_name("report.txt"),
-    finalize=one_line,
-    autoescape=False,  # text, which a page escapes
-    digits=lambda value, digits: f"{value:.{digits}g}",
-    thousands="{:,}".format,
-    floor=floor,
-)
+_TEMPLATE = open_template(pathlib.Path(__file__).with_name("report.txt"))

@@ -19,8 +19,6 @@ _COLORS = {"c0": _FIRST, "c1": _SECOND, "alarm": _ALARM, "rule": _RULE, "muted":
 _TICKS = 4
 # A curve with more points shows no more.
 _POINTS = 600
-# Up to so many steps each has a mark.
-_MARKED = 40
 # Of an SVG inside a page: what names itself, or points to another part or another page.
 _NEEDLESS = re.compile(
     r'<[?!].*?>|<defs>.*?</defs>|\s(?:xmlns(?::\w+)?|clip-path|width|height)="[^"]*"', re.DOTALL
@@ -35,9 +33,7 @@ def forest(held: Coefficients) -> Markup:
     """
     if not (np.isfinite(held.values).all() and np.isfinite(held.spans).any()):
         return Markup()
-    with _axes(4.2, 1.0, (0, 0, 1, 1)) as axes:
-        _decorate(axes, decades=False)
-        axes.xaxis.set(major_locator=_locator(), major_formatter=lambda value, _: f"{value:.3g}")
+    with _axes((4.2, 1.0), ".3g") as axes:
         plotting.plot_coefficients(held, axes, colors=(_FIRST, _MUTED, _RULE, _MUTED))
         axes.xaxis.label.set_color(_MUTED)
         height = 0.7 + 0.24 * len(axes.get_yticks())
@@ -46,36 +42,30 @@ def forest(held: Coefficients) -> Markup:
         return _svg(axes)
 
 
-def curves(
-    values: Mapping[str, np.ndarray], logarithmic: bool, level: float | None = None
-) -> Markup:
-    """Returns a picture of values by step, or nothing where none can be shown, or all are 0.
+def curves(values: Mapping[str, np.ndarray], level: float | None = None) -> Markup:
+    """Returns a picture of values by step on a logarithmic axis, or nothing where none is positive.
 
-    Values are (steps,) by name; what is not finite, or not positive on a logarithmic axis, is left
-    out. Another axis begins at 0. ``level`` is the height of a dotted line across.
+    Values are (steps,) by name. ``level`` is the height of a dotted line across.
 
     Privacy: as what is drawn.
     """
-    shown = [_shown(held, logarithmic) for held in values.values()]
-    heights = np.concatenate([y for _, y in shown]) if shown else np.zeros(0)
-    if not heights.any():
+    shown = [_shown(held) for held in values.values()]
+    heights = np.concatenate([np.zeros(0), *(y for _, y in shown)])
+    if not heights.size:
         return Markup()
     if level is not None:
         heights = np.append(heights, level)
-    with _axes(4.2, 2.2, (0.14, 0.11, 0.85, 0.86)) as axes:
-        for (steps, held), color, dashes in zip(
-            shown, (_FIRST, _SECOND), ("-", "--"), strict=False
-        ):
-            marker = "o" if len(steps) <= _MARKED else ""
-            axes.plot(steps, held, dashes, color=color, marker=marker, markersize=4, linewidth=1.8)
-        low, high = heights.min(), heights.max()
-        # A margin is a factor on a logarithmic axis; a curve of one value needs one too.
-        ratio = max((high / low) ** 0.04, 1.1) if logarithmic else 0.0
-        axes.set_yscale("log" if logarithmic else "linear")
-        axes.set_ylim((low / ratio, high * ratio) if logarithmic else (0, 1.04 * high))
+    low, high = heights.min(), heights.max()
+    # A margin is a factor here; a curve of one value needs one too.
+    ratio = max((high / low) ** 0.04, 1.1)
+    with _axes((4.2, 2.2), decades=high / low > 30) as axes:
+        for (steps, held), line in zip(shown, ((_FIRST, "-"), (_SECOND, "--")), strict=False):
+            color, style = line
+            marker = "o" if len(steps) <= 40 else ""  # of more steps marks would be a band
+            axes.plot(steps, held, style, color=color, marker=marker, markersize=4, linewidth=1.8)
+        axes.set_ylim(low / ratio, high * ratio)
         if level is not None:
             axes.axhline(level, color=_ALARM, linestyle=":", linewidth=1.5)
-        _decorate(axes, decades=logarithmic and high / low > 30)
         return _svg(axes)
 
 
@@ -84,15 +74,13 @@ def shares(x: Any, y: Any, ends: Any = None) -> Markup:
 
     Privacy: as what is drawn.
     """
-    with _axes(3.2, 2.6, (0.14, 0.11, 0.85, 0.86)) as axes:
+    with _axes((3.2, 2.6), ".3g") as axes:
         axes.plot([0, 1], [0, 1], "--", color=_MUTED, linewidth=0.8)
         if ends is not None:
             axes.vlines(x, *ends, color=_FIRST, linewidth=1)
         marker = "" if ends is None else "o"
         axes.plot(x, y, color=_FIRST, marker=marker, markersize=4, linewidth=1.8)
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
-        _decorate(axes, decades=False)
-        axes.xaxis.set(major_locator=_locator(), major_formatter=lambda value, _: f"{value:.3g}")
         return _svg(axes)
 
 
@@ -103,54 +91,53 @@ def histogram(counts: Sequence[float], names: Sequence[str], stddev: float) -> M
 
     Privacy: as what is drawn.
     """
-    with _axes(4.2, 2.2, (0.14, 0.16, 0.85, 0.8)) as axes:
+    with _axes((4.2, 2.2), bottom=0.16) as axes:
         places, between = np.arange(len(counts)), len(names) > len(counts)
         axes.bar(places, counts, 0.94, color=_FIRST)
         axes.vlines(places, np.maximum(np.array(counts) - 2 * stddev, 0),
                     np.array(counts) + 2 * stddev, color=_MUTED, linewidth=1)  # fmt: skip
-        _decorate(axes, decades=False)
         few = range(0, len(names), max(1, -(-len(names) // (4 if between else 7))))
         axes.set_xticks([at - between / 2 for at in few], [names[at] for at in few])
         return _svg(axes)
 
 
-def _shown(values: np.ndarray, logarithmic: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Steps from 1, and their values."""
+def _shown(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Steps from 1, and their values, where a logarithm has them."""
     at = np.unique(np.linspace(0, len(values) - 1, min(len(values), _POINTS)).astype(int))
-    drawn = at[np.isfinite(values[at]) & ((values[at] > 0) | (not logarithmic))]
+    drawn = at[np.isfinite(values[at]) & (values[at] > 0)]
     return drawn + 1, values[drawn]
 
 
-def _decorate(axes: Any, decades: bool) -> None:
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    axes.grid(True, axis="y", color=_RULE, linewidth=0.8)
-    axes.tick_params(which="both", left=False, bottom=False, labelcolor=_MUTED, labelsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_RULE)
-    axes.yaxis.set_major_locator(LogLocator(numticks=_TICKS + 1) if decades else _locator())
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(
-        lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-    )
-    axes.xaxis.set_major_locator(_locator(integer=True))
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-
-
-def _locator(**more: Any) -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(_TICKS, **more)
-
-
 @contextlib.contextmanager
-def _axes(width: float, height: float, place: tuple[float, float, float, float]) -> Iterator[Any]:
-    """Gives axes in a figure of a size in inches, whose text stays text."""
+def _axes(
+    size: tuple[float, float], x: str = ",.0f", bottom: float = 0.11, decades: bool | None = None
+) -> Iterator[Any]:
+    """Gives axes in a figure, whose text stays text.
+
+    ``size`` is in inches, ``x`` the form of its numbers, by default whole ones; and ``decades`` is
+    whether a logarithmic axis spans more than one, None for another axis.
+    """
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
     with matplotlib.rc_context({"svg.fonttype": "none"}):
-        yield Figure(figsize=(width, height)).add_axes(place)
+        axes = Figure(figsize=size).add_axes((0.14, bottom, 0.85, 0.97 - bottom))
+        axes.set_yscale("linear" if decades is None else "log")
+        axes.grid(True, axis="y", color=_RULE, linewidth=0.8)
+        axes.tick_params(which="both", left=False, bottom=False, labelcolor=_MUTED, labelsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["left", "bottom"]].set_color(_RULE)
+        axes.yaxis.set(
+            major_locator=LogLocator(numticks=_TICKS + 1) if decades else MaxNLocator(_TICKS),
+            minor_locator=NullLocator(),
+            major_formatter=lambda value, _: f"{value:{',.0f' if value >= 1000 else '.3g'}}",
+        )
+        axes.xaxis.set(
+            major_locator=MaxNLocator(_TICKS, integer=x.endswith("f")),
+            major_formatter=lambda value, _: f"{value:{x}}",
+        )
+        yield axes
 
 
 def _svg(axes: Any) -> Markup:

@@ -3,7 +3,7 @@
 import dataclasses
 import textwrap
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -14,13 +14,15 @@ from dpjax.datasets.encoders import Column, Dates
 from dpjax.datasets.scaling import linear_scale
 from dpjax.display.cards import printable
 
+# Names, steps and spans of coefficients, see ``Coefficients``.
+_Named = tuple[tuple[str, ...], tuple[str, ...], np.ndarray]
 _INTERCEPT = "intercept"
 _OF_ARRAYS = "Parameters of the features of a row, as the rows were passed to the training."
 _OF_NORMED = (
     "Parameters of scaled features. Each row was divided by its own norm: signs and relative sizes "
-    "mean something, but no number is a change of {predicted} per unit of a column{remedy}."
+    "mean something, but no number is a change of {predicted} per unit of a column (train for "
+    'inference, or with rows = "constant" in the schema, for that).'
 )
-_REMEDY = ' (train for inference, or with rows = "constant" in the schema, for that)'
 _OF_COLUMNS = (
     "In {units}: what a change of the column adds to the {predicted}, within the declared bounds, "
     "to which values are clamped. The intercept is the {predicted} where numbers are 0, dates and "
@@ -149,11 +151,11 @@ class Coefficients:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as numbers, words and lists that JSON can hold."""
-        fields = vars(self) | {"z": self.z, "p_values": self.p_values}
+        more = "z", "p_values", "within_noise", "interval_caption"
+        fields = vars(self) | {name: getattr(self, name) for name in more}
         # Only a picture needs spans, to draw all coefficients on one scale.
         del fields["spans"]
-        said = {"within_noise": self.within_noise, "interval_caption": self.interval_caption}
-        return plain(fields | said)
+        return plain(fields)
 
     def summary(self) -> Summary:
         """Returns a table as statsmodels lays it out, with what noise alone gives, and captions."""
@@ -189,20 +191,6 @@ class Coefficients:
         return printable("\n".join(lines)).replace("  +- inf", "no bound")
 
 
-class _Scale(NamedTuple):
-    """How k coefficients follow from the p parameters, and what they are called.
-
-    A matrix of None leaves the parameters as they are.
-    """
-
-    names: tuple[str, ...]
-    per: tuple[str, ...]
-    spans: np.ndarray
-    caption: str
-    matrix: np.ndarray | None = None
-    offset: np.ndarray | None = None
-
-
 def coefficients(
     params: np.ndarray,
     preprocessing: Preprocessing | None,
@@ -220,34 +208,26 @@ def coefficients(
     classes whose rows a constant divides, log-odds are against the first.
 
     Privacy: post-processing.
-
-    >>> from dpjax.datasets.encoders import Numeric
-    >>> coefficients(np.array([0.5, -2.0]), Preprocessing((Numeric("age", 0, 9),), True), None)
-                     coef
-    ---------------------
-    age               0.5
-    intercept          -2
     """
     values = np.asarray(params, np.float64)
     if preprocessing is not None and preprocessing.linear:
-        scale = _of_columns(preprocessing, classes, numeric)
-    else:
-        scale = _of_features(preprocessing, values.size // max(len(classes), 1), numeric)
-    if scale.matrix is not None and scale.offset is not None:
-        values = scale.matrix @ values + scale.offset
-        bars = None if bars is None else bars.mapped(scale.matrix, scale.offset)
+        named, caption, matrix, offset = _of_columns(preprocessing, classes, numeric)
+        values = matrix @ values + offset
+        bars = None if bars is None else bars.mapped(matrix, offset)
         classes = classes[1:]
+    else:
+        width = values.size // max(len(classes), 1)
+        named, caption = _of_features(preprocessing, width, numeric)
     shape = (len(classes), -1) if classes else (-1,)
-    refusal = _NO_BARS if bars is None else bars.refusal
+    kind, refusal = ("", _NO_BARS) if bars is None else (bars.kind, bars.refusal)
     lower = upper = errors = noise = None
     if bars is not None:
         noise = (float(ndtri((1 + confidence) / 2)) * bars.noise_stddev).reshape(shape)
     if bars is not None and refusal is None:
         lower, upper = (end.reshape(shape) for end in bars.intervals(confidence))
-        errors = bars.stddev.reshape(shape) if bars.kind == "population" else None
-    named, ends = (scale.names, scale.per, scale.spans, classes or None), (lower, upper)
-    said = confidence, refusal, scale.caption, "" if bars is None else bars.kind
-    return Coefficients(*named, values.reshape(shape), *ends, *said, errors, noise, penalty)
+        errors = bars.stddev.reshape(shape) if kind == "population" else None
+    held = values.reshape(shape), lower, upper, confidence, refusal
+    return Coefficients(*named, classes or None, *held, caption, kind, errors, noise, penalty)
 
 
 def plain(value: Any) -> Any:
@@ -260,21 +240,26 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def _of_features(preprocessing: Preprocessing | None, width: int, numeric: bool) -> _Scale:
-    """The parameters as they are."""
+def _of_features(
+    preprocessing: Preprocessing | None, width: int, numeric: bool
+) -> tuple[_Named, str]:
+    """Names of the parameters as they are, and a caption."""
     names = () if preprocessing is None else preprocessing.features
-    divided = preprocessing is not None and not preprocessing.linear
-    remedy = _REMEDY if divided else ""
-    caption = _OF_NORMED.format(predicted="the label" if numeric else "log-odds", remedy=remedy)
+    caption = _OF_NORMED.format(predicted="the label" if numeric else "log-odds")
     if len(names) != width:  # arrays have no names, nor have pixels
         names, caption = tuple(f"feature {at}" for at in range(width)), _OF_ARRAYS
-    return _Scale(names, ("",) * width, np.ones(width), caption)
+    return (names, ("",) * width, np.ones(width)), caption
 
 
-def _of_columns(scale: Preprocessing, classes: tuple[str, ...], numeric: bool) -> _Scale:
-    """How a prediction, in the label's units or as log-odds, changes with each column."""
+def _of_columns(
+    scale: Preprocessing, classes: tuple[str, ...], numeric: bool
+) -> tuple[_Named, str, np.ndarray, np.ndarray]:
+    """How a prediction, in the label's units or as log-odds, changes with each column.
+
+    Returns names, a caption, and the (k, p) matrix and (k,) offset that lead to it from parameters.
+    """
     # What is linear in the columns are the rows that no norm of their own shortens.
-    names, per, spans, matrix = _terms(dataclasses.replace(scale, max_norm=None))
+    named, matrix = _terms(dataclasses.replace(scale, max_norm=None))
     largest = linear_scale(len(scale.encoders), scale.intercept)[1]
     # A change of 1 in the scaled label is half of its declared range.
     middle, top = scale.unscale_labels(np.array([0.0, 1.0])) if numeric else (0.0, 1.0)
@@ -285,13 +270,11 @@ def _of_columns(scale: Preprocessing, classes: tuple[str, ...], numeric: bool) -
         # Scores have a meaning as differences alone.
         against = np.eye(len(classes))[1:] - np.eye(len(classes))[0]
         matrix, offset = np.kron(against, matrix), np.tile(offset, len(classes) - 1)
-    return _Scale(names, per, spans, _caption(scale, classes, numeric), matrix, offset)
+    return named, _caption(scale, classes, numeric), matrix, offset
 
 
-def _terms(
-    scale: Preprocessing,
-) -> tuple[tuple[str, ...], tuple[str, ...], np.ndarray, np.ndarray]:
-    """Names, steps, spans, and (k, p) what each column and the intercept do to a row.
+def _terms(scale: Preprocessing) -> tuple[_Named, np.ndarray]:
+    """Names, and (k, p) what each column and the intercept do to a row.
 
     Rows are divided by a constant, so a prediction is a sum of one term for each column. Each term
     is found by encoding what the schema declares, as the records were encoded.
@@ -301,10 +284,8 @@ def _terms(
     first = [cells[:1] for cells in probes]
     # Terms are differences from here, since encoding is no linear map of cells.
     base = np.asarray(scale.encode(first), np.float64)[0]
-    names: list[str] = []
-    per: list[str] = []
-    spans: list[float] = []
-    effects, constant = [], base
+    terms: list[tuple[str, str, float, np.ndarray]] = []
+    constant = base
     for at, (column, cells) in enumerate(zip(encoders, probes, strict=True)):
         # One column is varied, all others stay at their first cell.
         varied = [held if at == i else held.repeat(len(cells)) for i, held in enumerate(first)]
@@ -317,29 +298,24 @@ def _terms(
             if "reference" in declared:
                 place = declared["levels"].index(declared["reference"])
                 origin, compared = steps[place], np.delete(steps, place, axis=0)
-            names += column.features
-            per += [""] * len(compared)
-            spans += [1.0] * len(compared)
-            effects += list(compared - origin)
+            named = zip(column.features, compared - origin, strict=True)
+            terms += [(name, "", 1.0, effect) for name, effect in named]
             constant = constant + origin
             continue
         # Of ordered levels: the steps from each to the next.
-        low, count = 0.0, len(cells) - 1.0
+        low, count, per = 0.0, len(cells) - 1.0, "level"
         if "bounds" in declared:
             low, high = column.low, column.high  # pyright: ignore[reportAttributeAccessIssue]
-            count = high - low
-        is_date = isinstance(column, Dates)
+            count, per = high - low, "1"
+            if isinstance(column, Dates):  # 0 is where the bounds begin: 1970 would mean nothing
+                low, per = 0.0, "day"
         slope = steps[-1] / count
-        names.append(column.name)
-        per.append("day" if is_date else "1" if "bounds" in declared else "level")
-        spans.append(count)
-        effects.append(slope)
-        # Of a date 0 is where its bounds begin: 1970 would mean nothing.
-        if not is_date:
-            constant = constant - low * slope
+        terms.append((column.name, per, count, slope))
+        constant = constant - low * slope
     # No column has a range that the intercept could span.
-    named = (*names, _INTERCEPT), (*per, ""), np.array([*spans, np.nan])
-    return *named, np.stack([*effects, constant])
+    terms.append((_INTERCEPT, "", np.nan, constant))
+    names, per, spans, effects = zip(*terms, strict=True)
+    return (names, per, np.array(spans)), np.stack(effects)
 
 
 def _caption(scale: Preprocessing, classes: tuple[str, ...], numeric: bool) -> str:

@@ -58,30 +58,35 @@ def statement(
 ) -> Guarantee:
     """Returns what the training guarantees, what it rests on, and what it does not cover.
 
-    Args:
-      algorithm: concrete, of one run.
-      unit: what one record stands for.
-      reproducible: whether the noise came from a seed, or from a key that may come from one.
-      classes: labels that were declared; None for none.
-      label_bounds: ends of the label's declared range.
-      part: the part of a ledger's data that is read.
+    ``classes`` and ``label_bounds`` are of the label as it was declared.
 
     Privacy: holds public numbers only.
     """
     queries, counted = algorithm.queries, algorithm.objective.labels
+    grouped = isinstance(algorithm.objective.loss, UnitLoss)
     # The objective knows the scaled label alone.
     if label_bounds is not None:
         counted = f"numbers from {label_bounds[0]:.15g} to {label_bounds[1]:.15g}"
     if counted is not None and classes:
         counted = listed(list(map(repr, classes)), classes)
     exact_rows = all(query.in_any_row for query in queries)
-    facts = _facts(algorithm.event, queries[0].data_size) | _spent(algorithm)
-    facts |= {
+    event, accountant = algorithm.event, algorithm.accountant
+    delta, drawing = float(algorithm.declared.delta), 0.0
+    spent = epsilon(event, delta, algorithm.relation, accountant)
+    if event.noise_draws:
+        exact = epsilon(event.with_exact_noise, delta, algorithm.relation, accountant)
+        # Each is computed with an error of its own: their difference may fall below the charge.
+        drawing = max(spent - exact, charge(event.noise_draws).epsilon)
+    facts = _facts(event, queries[0].data_size) | {
         "title": algorithm.title[:1].upper() + algorithm.title[1:],
-        "accountant": algorithm.accountant,
+        "epsilon": spent,
+        "delta": delta,
+        "drawing_charge": drawing,
+        "accountant": accountant,
         "remarks": remarks(algorithm),
-        "unit": unit,
-        "grouped": isinstance(algorithm.objective.loss, UnitLoss),
+        # In quotes: mostly the name of a column, of any language.
+        "unit": repr(unit) if grouped else unit,
+        "grouped": grouped,
         "reproducible": reproducible,
         "labels": counted,
         "part": part,
@@ -90,7 +95,7 @@ def statement(
         # Of more records a batch has more slots, and may round otherwise without the added one.
         "slots": not exact_rows and any(not query.sampler.reads_all for query in queries),
     }
-    return Guarantee(filled(_TEMPLATE.render(facts)))
+    return Guarantee("\n".join(map(_filled, _lines(_TEMPLATE.render(facts)))))
 
 
 def describe(release: Release) -> str:
@@ -101,18 +106,6 @@ def describe(release: Release) -> str:
     """
     lines = _lines(_TEMPLATE.render(releases=[release]))
     return "\n".join(line.removeprefix("- ") for line in lines)
-
-
-def _spent(algorithm: Algorithm) -> dict[str, Any]:
-    """Epsilon and delta, and how much of epsilon is for drawing noise."""
-    event, delta = algorithm.event, float(algorithm.declared.delta)
-    accountant = algorithm.accountant
-    spent, drawing = epsilon(event, delta, algorithm.relation, accountant), 0.0
-    if event.noise_draws:
-        exact = epsilon(event.with_exact_noise, delta, algorithm.relation, accountant)
-        # Each is computed with an error of its own: their difference may fall below the charge.
-        drawing = max(spent - exact, charge(event.noise_draws).epsilon)
-    return {"epsilon": spent, "delta": delta, "drawing_charge": drawing}
 
 
 def _facts(event: Event, data_size: int) -> dict[str, Any]:
@@ -167,23 +160,14 @@ def _failing(releases: Iterable[Release]) -> Iterator[Release]:
     return (part for each in releases for part in _answers(each) if part.failure_probability)
 
 
-def filled(text: str) -> str:
-    r"""Returns paragraphs that blank lines part, and items, filled to 100 columns.
-
-    >>> filled("A claim\nof words.\n\n\n- an item\n- another\n  one")
-    'A claim of words.\n  - an item\n  - another one'
-    """
-    return "\n".join(map(_filled, _lines(text)))
-
-
 def _lines(text: str) -> list[str]:
-    """Returns each paragraph or item on a line."""
-    return [
-        re.sub(r"\s*\n\s*", " ", block) for block in re.split(r"\n\s*\n|\n(?=- )", text.strip())
-    ]
+    """Returns paragraphs, which blank lines part, and items, each on a line."""
+    blocks = re.split(r"\n\s*\n|\n(?=- )", text.strip())
+    return [re.sub(r"\s*\n\s*", " ", block) for block in blocks]
 
 
 def _filled(line: str) -> str:
+    """Returns a paragraph or an item in lines of 100 columns."""
     if _CLAIM in line:  # what reads a guarantee finds its claim on one line
         return line
     first, next_ = ("  - ", "    ") if line.startswith("- ") else ("", "")
@@ -197,8 +181,13 @@ def _filled(line: str) -> str:
     )
 
 
+def _printable(value: Any) -> Any:
+    """Returns what a page prints: another character may change how the rest is shown."""
+    return cards.printable(value) if type(value) is str else value  # no markup, which is escaped
+
+
 def _one_line(value: Any) -> Any:
-    """Returns what a template prints, whose names cannot end a line or a paragraph."""
+    """Returns what a text prints, whose names cannot end a line or a paragraph."""
     return re.sub(r"\s", " ", cards.printable(value)) if isinstance(value, str) else value
 
 
@@ -213,32 +202,24 @@ def _of_kind(words: dict[str, str], kind: str) -> str:
     return words[kind]
 
 
-def open_template(
-    path: pathlib.Path, *, finalize: Callable[[Any], Any], autoescape: bool, **filters: Callable
-) -> jinja2.Template:
-    """Returns a template, of text or of a page, in which a name without a value is an error.
-
-    ``finalize`` maps each value that is printed; ``autoescape``, which escapes markup in values,
-    has no default, so that no page can leave it out.
-    """
+def open_template(path: pathlib.Path, **filters: Callable) -> jinja2.Template:
+    """Returns a template in which a name without a value is an error; of a page it escapes."""
+    page = path.suffix == ".html"
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(path.parent),
         undefined=jinja2.StrictUndefined,
-        finalize=finalize,
-        autoescape=autoescape,
+        finalize=_printable if page else _one_line,
+        autoescape=page,  # in text nothing can be markup
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"ceil": ceil, "repr": repr, **filters}
+    shared = {"ceil": ceil, "floor": cards.floor, "repr": repr, "thousands": "{:,}".format}
+    environment.filters |= {**shared, "digits": lambda value, n: f"{value:.{n}g}", **filters}
     return environment.get_template(path.name)
 
 
 _TEMPLATE = open_template(
     pathlib.Path(__file__).with_name("guarantee.txt"),
-    finalize=_one_line,
-    autoescape=False,  # text, in which nothing can be markup
-    digits=lambda value, digits=4: f"{value:.{digits}g}",
-    thousands=lambda value, digits=None: f"{value:,}" if digits is None else f"{value:,.{digits}g}",
     label=lambda name: name.replace("_", " "),
     each=_each,
     of_kind=_of_kind,

@@ -8,20 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.special import softmax
 
+from dpjax import objectives
 from dpjax._typing import Params, PyTree
 from dpjax.algorithms import ErrorBars, PopulationBars
 from dpjax.datasets import Dataset, Preprocessing, load
 from dpjax.datasets.labels import decode_labels
 from dpjax.datasets.source import ROWS_AT_ONCE, few
 from dpjax.datasets.sources import column_keys, is_table, is_table_path, open_features
-from dpjax.objectives import (
-    LinearClassifier,
-    LinearModel,
-    LinearRegression,
-    Objective,
-    TwoLayer,
-    logistic,
-)
 from dpjax.objectives.classifier import Softmax
 from dpjax.objectives.linear import Weighted
 from dpjax.results.coefficients import Coefficients, coefficients
@@ -36,12 +29,9 @@ NO_COLUMNS = (
 class Score:
     """How parameters score rows. It can be written to a file.
 
-    Args:
-      kind: ``"linear"``, ``"two-layer"``, ``"classes"``, ``"numbers"``, or ``""`` for what predicts
-        nothing or is code of the user's own.
-      hidden: units of the two layers.
-      logistic: whether scores are log-odds of the second class, or logits of all classes.
-      classes: how many there are, where each has a score.
+    ``kind`` is empty for what predicts nothing or is code of the user's own, ``hidden`` the units
+    of two layers, ``logistic`` whether scores are log-odds of the second class, or logits of all,
+    and ``classes`` how many there are, where each has a score.
     """
 
     kind: str = ""
@@ -53,10 +43,10 @@ class Score:
     def model(self) -> Any:
         """What the parameters are."""
         models = {
-            "linear": LinearModel(),
-            "two-layer": TwoLayer(max(self.hidden, 1)),
-            "classes": LinearClassifier(self.classes),
-            "numbers": LinearRegression(),
+            "linear": objectives.LinearModel(),
+            "two-layer": objectives.TwoLayer(max(self.hidden, 1)),
+            "classes": objectives.LinearClassifier(self.classes),
+            "numbers": objectives.LinearRegression(),
         }
         return models[self.kind]
 
@@ -82,18 +72,18 @@ class Score:
         return scores if self.kind == "numbers" else np.where(scores >= 0, 1.0, -1.0)
 
 
-def score_of(objective: Objective) -> Score:
+def score_of(objective: objectives.Objective) -> Score:
     """Returns how the parameters of ``objective`` score rows."""
     model, linear = objective.model, objective.averaged
     linear = linear.form if isinstance(linear, Weighted) else linear
-    if isinstance(model, TwoLayer):
+    if isinstance(model, objectives.TwoLayer):
         return Score("two-layer", model.hidden, logistic=True)
-    if isinstance(model, LinearClassifier):
+    if isinstance(model, objectives.LinearClassifier):
         return Score("classes", logistic=linear == Softmax(model.classes), classes=model.classes)
-    if model == LinearRegression():
+    if model == objectives.LinearRegression():
         return Score("numbers")
-    if objective.predicts and (model is None or model == LinearModel()):
-        return Score("linear", logistic=linear == logistic().linear)
+    if objective.predicts and (model is None or model == objectives.LinearModel()):
+        return Score("linear", logistic=linear == objectives.logistic().linear)
     return Score()
 
 

@@ -116,12 +116,7 @@ def answer_line(
     return f"{title}: {estimate}{of} ({spread})"
 
 
-_CLIPPED = {
-    "clip_norm": "gradient",
-    "gradient_weight": "gradient",
-    "hessian_clip_norm": "Hessian",
-    "hessian_weight": "Hessian",
-}
+_CLIPPED = "clip_norm", "gradient_weight", "hessian_clip_norm", "hessian_weight"
 
 
 class Description(NamedTuple):
@@ -132,7 +127,7 @@ class Description(NamedTuple):
     Attributes:
       algorithm: its name for people.
       objective: its name.
-      unit: what the guarantee protects, such as ``"row"`` or ``"person with all its records"``.
+      unit: what the guarantee protects, such as ``"row"`` or ``"'person' with all its rows"``.
       records: the declared number of them, n.
       delta: of the budget.
       steps: how many were planned.
@@ -163,21 +158,29 @@ def describe(algorithm: Algorithm, unit: str) -> Description:
     return Description(
         algorithm=algorithm.title,
         objective=algorithm.objective.name,
-        unit=f"{unit} with all its records" if grouped else unit,
+        unit=f"{unit!r} with all its rows" if grouped else unit,
         records=algorithm.queries[0].data_size,
         # A leaf, so that it is an array once a compiled program has returned the algorithm.
         delta=float(np.asarray(algorithm.declared.delta)),
         steps=int(algorithm.steps),
         penalty=describe_penalty(algorithm.objective.regularizer),
-        clip_norms=", ".join(dict.fromkeys(_clip_norms(algorithm))),
+        clip_norms=", ".join(_clip_norms(algorithm)),
     )
 
 
 def _clip_norms(algorithm: Algorithm) -> Iterator[str]:
-    for query in algorithm.queries:
-        for field, words in _CLIPPED.items():
+    seen: dict[str, set[str]] = {"gradient": set(), "Hessian": set()}
+    # A histogram of norms clips none.
+    for query in (query for query in algorithm.queries if query.name != "gradient_norms"):
+        # These two clip Hessians alone.
+        only_hessian = query.name in ("newton_direction", "selection")
+        for field in _CLIPPED:
             if (bound := getattr(query, field, None)) is not None:
-                yield f"{words} {float(np.asarray(bound)):.4g}"
+                of = "Hessian" if only_hessian or "hessian" in field else "gradient"
+                said, others = f"{of} {float(np.asarray(bound)):.4g}", seen[of]
+                if said not in others:
+                    yield f"{said} ({query.name.replace('_', ' ')})" if others else said
+                others.add(said)
 
 
 def status_words(code: Any) -> str:

@@ -23,16 +23,9 @@ from dpjax.datasets import Preprocessing
 from dpjax.datasets.scaled import fields_of, preprocessing_of
 from dpjax.display.cards import Card, HasCard, ceil, number, printable
 from dpjax.results import guarantee as _guarantee
+from dpjax.results import remarks as _remarks
 from dpjax.results.prediction import Predictions, Score, score_of
-from dpjax.results.remarks import (
-    ANSWERS,
-    Description,
-    describe,
-    interval,
-    recounted,
-    remarks_of_released,
-    status_words,
-)
+from dpjax.results.remarks import ANSWERS, Description, status_words
 
 _FORMAT = "dpjax-solution-5"
 # Recounting takes up to a third of a second for each release of another kind, and longer for counts
@@ -94,7 +87,7 @@ class Solution(Predictions, HasCard):
     @property
     def description(self) -> Description:
         """What was trained, in names and declared numbers; of one run, on the host."""
-        return self._each(lambda algorithm: describe(algorithm, self.unit))
+        return self._each(lambda algorithm: _remarks.describe(algorithm, self.unit))
 
     @property
     def event(self) -> Any:
@@ -125,7 +118,7 @@ class Solution(Predictions, HasCard):
             # Of two sides, so that 1e-3 lies above it.
             n, (_, most) = self.algorithm.queries[0].data_size, self.counted_interval(0.998)
             evidence += (n, self.counted, most)
-        return self._each(lambda evidence: remarks_of_released(*evidence), evidence)
+        return self._each(lambda evidence: _remarks.remarks_of_released(*evidence), evidence)
 
     def guarantee(self) -> _guarantee.Guarantee | list:
         """Returns the guarantee in words a person can publish."""
@@ -161,7 +154,7 @@ class Solution(Predictions, HasCard):
             raise ValueError(f"no {name} was released; build the algorithm with dpjax.with_{name}.")
         # Its noise is what spread the answer.
         (query,) = (query for query in self.algorithm.queries if query.name == name)
-        return interval(value, query.stddev, query.relation, confidence)
+        return _remarks.interval(value, query.stddev, query.relation, confidence)
 
     def _score(self) -> Score:
         score = score_of(self.algorithm.objective)
@@ -222,19 +215,15 @@ class SavedSolution(Predictions, HasCard):
     Args:
       params: the trained parameters, with dictionaries in place of other containers.
       history: dictionary of arrays.
-      steps: steps taken.
-      status: a ``Status``.
       certificate: dictionary, or None.
-      certified_params: parameters the certificate refers to, or None.
       event: what was released.
       accountant: the one that recounts it.
       text: the guarantee as it was printed.
       preprocessing: columns, bounds or schema, intercept and classes that were declared, or None.
       score: how the parameters score rows.
-      error_bars: how privacy noise spread the parameters, or None.
-      accuracy: a noisy estimate of the final accuracy, or None.
-      counted: a noisy share of the declared records that count, or None.
       description: what was trained.
+
+    The other fields are those of ``Solution``.
 
     Privacy: all of it is covered by the guarantee.
     """
@@ -257,7 +246,7 @@ class SavedSolution(Predictions, HasCard):
 
     def epsilon(self, delta: float) -> float:
         """Returns the epsilon spent at ``delta``, recomputed from the releases."""
-        return recounted(self.event, delta, self.accountant)
+        return _remarks.recounted(self.event, delta, self.accountant)
 
     def guarantee(self) -> _guarantee.Guarantee:
         """Returns what the releases in the file recount to, and the text that the file claims."""
@@ -266,7 +255,7 @@ class SavedSolution(Predictions, HasCard):
         name, recounted = printable(what.algorithm), ceil(self.epsilon(what.delta))
         first = (
             f"\n{name} is ({recounted}, {ceil(what.delta)})-differentially private.\n"
-            "So it is recounted from the releases that a file lists, and the file claims:\n"
+            "That is recounted from the releases that the file lists; the file claims:\n"
         )
         return _guarantee.Guarantee(first.join(warning_and_text).lstrip("\n"))
 

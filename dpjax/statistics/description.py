@@ -63,14 +63,15 @@ class Description:
     def __repr__(self) -> str:
         lines = [f"records that count: {self.records.words()}"]
         if self.persons is not None:
-            lines.append(f"units {self.solution.unit!r} that have one: {self.persons.words()}; "
-                         "below, each counts as one, by the mean of its records")  # fmt: skip
+            units = f"units ({self.solution.unit}) with a record that counts"
+            lines.append(f"{units}: {self.persons.words()}; below, each counts once, by the mean "
+                         "of its records")  # fmt: skip
         lines += [f"noise on each count below: standard deviation {self.stddev:.3g}", ""]
-        rows: list[Any] = [("column", "missing", "mean", *map("{:.0%}".format, QUANTILES))]
+        rows: list[Any] = [("column", "missing/other", "mean", *map("{:.0%}".format, QUANTILES))]
         for each in self.columns:
             values = [each.mean, *each.quantiles.values()] if each.mean else []
             shown = [each.bins.show(estimate.value) for estimate in values if estimate]
-            rows.append((each.bins.name, f"{each.missing.value:.1%}", *(shown or [""] * 6)))
+            rows.append([each.bins.name, f"{each.missing.value:.1%}", *(shown or [""] * 6)])
         lines += in_columns(rows)
         for each in self.columns:
             lines += [""] * bool(each.levels)

@@ -82,19 +82,20 @@ class Evaluation(HasCard):
         lines = [f"{name}: {_words(e)}" for name, e in self.estimates.items()]
         lines.append("(95% confidence intervals, over the privacy noise alone)")
         if self.confusion is not None:
-            cells = [[f"{x:,.0f}" for x in row] for row in self.confusion]
-            rows = [["class \\ predicted as", *self.classes]]
-            rows += [[name, *row] for name, row in zip(self.classes, cells, strict=True)]
-            lines += in_columns(rows)
-        return lines + [f"predicted {p:.4g}: {_words(e)}" for p, e in self.calibration.items()]
+            cells = np.vectorize("{:,.0f}".format)(self.confusion).tolist()
+            rows = [[name, *row] for name, row in zip(self.classes, cells, strict=True)]
+            lines += in_columns([["class \\ predicted as", *self.classes], *rows])
+        for p, e in self.calibration.items():
+            lines.append(f"share of {self.classes[1]} where {p:.3g} is predicted: {_words(e)}")
+        return lines
 
     def to_json(self) -> dict[str, Any]:
         """Returns it as plain values, with its guarantee."""
         plain = {name: getattr(self, name) for name in ("estimates", "classes", "stddev")}
         plain |= {name: np.array(getattr(self, name)).tolist() for name in ("counts", "confusion")}
-        calibration = [[middle, *share] for middle, share in self.calibration.items()]
-        released = {"releasable": self.solution.releasable, "guarantee": self.solution.guarantee()}
-        return {**plain, "calibration": calibration, **released}
+        plain["calibration"] = [[middle, *share] for middle, share in self.calibration.items()]
+        made = self.solution
+        return plain | {"releasable": made.releasable, "guarantee": made.guarantee()}
 
     def _card(self) -> Card:
         rows = [(name, _words(e)) for name, e in self.estimates.items()]

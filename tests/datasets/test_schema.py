@@ -1084,7 +1084,7 @@ def test_the_command_line_protects_persons_and_takes_numbers(tmp_path, capsys, m
     write(tmp_path / "persons.toml", persons)
     data = ("--data", "people.csv", "--schema", "persons.toml", "--delta", "1e-5")
     assert run("run", *data, "--dry-run") == 0
-    assert "one id with all its records" in capsys.readouterr().out
+    assert "one 'id' with all its rows" in capsys.readouterr().out
     assert run("calibrate", *data) == 0 and "per id" in capsys.readouterr().out
     assert run("compare", *data) == 2
     assert "load the table without a unit" in capsys.readouterr().err

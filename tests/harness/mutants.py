@@ -340,7 +340,7 @@ mutant("little noise on the count at the end")(quiet_in(_Ending, "finalize"))
 def _(patch):
     count_rows = chunks.count_rows
 
-    def count_units(units):
+    def count_units(units, flags=None):
         return count_rows(units.weight.ravel(), None, lambda weight: weight > 0)
 
     patch.setattr(linear_units, "count_units", count_units)

@@ -433,7 +433,7 @@ def test_algorithms_train_on_persons_and_the_guarantee_says_so(name):
     solution = dpjax.solve(algorithm, data, seed=0)
     assert np.isfinite(solution.params).all()
     statement = str(solution.guarantee())
-    assert "one person" in statement
+    assert "one 'person'" in statement
     row_level = entry.factory(
         LOGISTIC, dpjax.PrivacyBudget(2.0, 1e-5), data_size=data.size, dimension=4
     )
@@ -604,7 +604,7 @@ def test_the_command_line_trains_on_persons_and_the_model_predicts(visits, capsy
     assert "memory:" in capsys.readouterr().out
     assert main([*command.split(), *unit.split(), "--exact", "--save", "m"]) == 0
     printed = capsys.readouterr().out
-    assert "one patient with all its records" in printed and "n = 2" in printed
+    assert "one 'patient' with all its rows" in printed and "n = 2" in printed
     assert "exact_accuracy" in printed
     assert len(dpjax.load("m").predict({"age": [20, 80]})) == 2
     assert main([*command.split(), *unit.split(), "--estimate", "0.1"]) == 0

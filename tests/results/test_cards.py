@@ -293,3 +293,9 @@ def test_printing_changes_nothing_else(solution):
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(algorithm)]
     assert paths and not any("card" in path for path in paths)
     assert repr(pickle.loads(pickle.dumps(algorithm))) == repr(algorithm)
+
+
+def test_what_is_printed_is_rounded_outwards_and_harms_no_terminal():
+    assert cards.ceil(0.99991) == cards.ceil(1.0) == "1"
+    assert cards.floor(-0.00011119) == "-0.0001112" and cards.floor(99.996) == "99.99"
+    assert cards.printable("age\x1b[31m") == "age [31m"

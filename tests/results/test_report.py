@@ -22,7 +22,8 @@ from dpjax.cli import main
 from dpjax.datasets import Preprocessing, load
 from dpjax.datasets.encoders import Numeric
 from dpjax.display.cards import ceil
-from dpjax.reporting import facts_of, page, pictures
+from dpjax.reporting import facts_of, officer, page, pictures
+from dpjax.results import guarantee
 from dpjax.results.coefficients import coefficients
 from dpjax.results.guarantee import describe
 from dpjax.results.prediction import Score
@@ -175,11 +176,9 @@ def test_a_page_holds_what_was_released(label, solutions, tmp_path):
     saved = dpjax.load(tmp_path / "r.html")
     added = saved.guarantee().removesuffix(saved.text)
     assert "the file claims:" in added and saved.text == solution.guarantee()
-    # All but the date, which only a file knows.
-    dated = f"<dd>{saved.description.date}</dd>"
-    source = page_of(saved, tmp_path).source.replace(added, "")
-    assert source.count(dated) == 1
-    assert source.replace(dated, "<dd>not stated</dd>") == found.source
+    assert found.source.count(f"<dd>{saved.description.date}</dd>") == 1
+    assert page_of(saved, tmp_path).source.replace(added, "") == found.source
+    assert "Where several records are of one person, each is protected by itself" in found.text
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -280,13 +279,25 @@ def test_without_matplotlib_a_page_has_its_numbers_and_says_what_draws(
     assert f"{solutions['two'].params[0]:+.4g}" in found.text
 
 
+def test_words_are_broken_joined_and_escaped_where_they_may_be():
+    assert str(page._breakable("soil_type=<1>")) == "soil_<wbr>type=<wbr>&lt;1&gt;"
+    assert page._escaped("a|b <i>\n") == r"a\|b \<i\>"
+    long = "x" * 99
+    assert officer.unfilled(f"{long}\nmore\nNext.") == f"{long} more\nNext."
+    released = "Released:\n  - one,\n    with its noise\n  - two"
+    assert officer.unfilled(released) == "Released:\n  - one, with its noise\n  - two"
+    lines = guarantee._lines("A claim\nof words.\n\n\n- an item\n- another\n  one")
+    filled = [guarantee._filled(line) for line in lines]
+    assert filled == ["A claim of words.", "  - an item", "  - another one"]
+
+
 def test_a_picture_shows_what_can_be_drawn():
     steps = np.array([1.0, np.nan, 10.0, -1.0, 100.0])
-    curve = pictures.curves({"a": steps}, True, level=5.0)
+    curve = pictures.curves({"a": steps}, level=5.0)
     assert curve.count("<circle") == 3 and "var(--alarm)" in curve and "#0000" not in curve
-    assert not pictures.curves({"a": np.zeros(3)}, False)
-    assert not pictures.curves({"a": np.full(3, -1.0)}, True) and not pictures.curves({}, True)
-    assert pictures.curves({"a": np.arange(1.0, 1e5)}, False).count("L ") < 700
+    assert not pictures.curves({"a": np.zeros(3)}) and not pictures.curves({})
+    assert not pictures.curves({"a": np.full(3, -1.0)})
+    assert pictures.curves({"a": np.arange(1.0, 1e5)}).count("L ") < 700
     names = tuple(Numeric(name, 0, 1) for name in ("a $x$ \x1b", "\u4e2d", "b"))
     bars = bars_of(np.array([1.0, -1.0, 30.0]))
     for held, whiskers in ((bars, True), (None, False)):
@@ -406,7 +417,9 @@ def test_who_is_protected_and_a_batch_or_another_object_is_refused(solutions, tm
     sizes = {"data_size": data.size, "dimension": data.dimension, "steps": 2}
     algorithm = dpjax.dp_gradient_descent(objective, budget, **sizes)
     found = page_of(dpjax.solve(algorithm, data, key=dpjax.random_key()), tmp_path)
-    assert "One who with all its records. The first 3 records of each count" in found.text
+    assert "A record is one 'who' with all its rows." in found.text
+    assert "One 'who' with all its rows, called a record here. The first 3 rows of" in found.text
+    assert "Where several records are of one person" not in found.text
     assert "says whose a record is; not used otherwise" in found.text
     with pytest.raises(ValueError, match="pass a Solution, what load, fit or tune returned"):
         dpjax.report(algorithm, tmp_path / "r.html")
@@ -420,10 +433,13 @@ def test_show_prints_what_was_trained_and_its_coefficients(label, solutions, tmp
     solution = solutions[label]
     dpjax.save(tmp_path / "model", solution)
     assert main(["show", str(tmp_path / "model"), "--json", str(tmp_path / "json")]) == 0
-    printed = one_line(capsys.readouterr().out)
+    shown = capsys.readouterr().out
+    # As text, without markup, in which a guarantee stands as it was printed.
+    assert not re.search("^#|^[|]", shown, re.MULTILINE) and solution.guarantee() in shown
+    printed = one_line(shown)
     content, held = json.loads((tmp_path / "json").read_text()), solution.coefficients()
-    assert printed.startswith(f"# DP-TR, {OBJECTIVES[label].name} ##")
-    assert f"| parameters | {solution.params.size} |" in printed
+    assert printed.startswith(f"DP-TR, {OBJECTIVES[label].name} In short --------")
+    assert f"parameters {solution.params.size} " in printed
     assert one_line(solution.guarantee()) in printed and one_line(held.caption) in printed
     assert f"norm at most {ceil(facts_of(solution).certificate['gradient_norm_upper'])}" in printed
     assert all(describe(release) in printed for release in solution.event.releases)

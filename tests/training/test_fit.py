@@ -137,7 +137,7 @@ def test_persons_are_trained_as_units():
     persons = np.arange(N) // 3
     found = fitted(groups=persons, max_records=2, exact=True)
     text = found.solution.guarantee()
-    assert "one person with all its records" in " ".join(text.split())
+    assert "one 'person' with all its rows" in " ".join(text.split())
     kept = np.arange(N) % 3 < 2
     alone = fitted(data=datasets.group(dpjax.Dataset(x, y), persons, 2))
     for one, other in zip(*map(jax.tree.leaves, (found.params, alone.params)), strict=True):

@@ -672,7 +672,7 @@ def test_the_command_scores_persons_on_public_records(table, tmp_path, capsys):
         (tmp_path / f"{name}.csv").write_text("\n".join([f"{head},who", *rows, ""]))
     words = ["tune", "dp-gd", *table, *FEW, "--grid", "learning_rate=1,4", "--seed", "0"]
     words += ["--public", str(tmp_path / "public.csv"), "--unit", "who", "--max-records", "2"]
-    assert main(words) == 0 and "one who with all its records" in capsys.readouterr().out
+    assert main(words) == 0 and "one 'who' with all its rows" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
