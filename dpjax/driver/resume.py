@@ -19,7 +19,6 @@ from dpjax.datasets import Dataset
 from dpjax.driver import fingerprint
 from dpjax.driver.checkpoint import Checkpoint, Folder, ResumeMismatch
 from dpjax.driver.configuration import difference
-from dpjax.driver.loop import Carry
 from dpjax.driver.prepare import Training
 from dpjax.mechanisms import as_key
 from dpjax.placement.processes import Team
@@ -93,10 +92,11 @@ class Journal:
     label: str
     reproducible: bool
     team: Team
-    _carry: Carry | None = None
+    _carry: Any = None
+    """Arrays, and ``step``: how many were taken."""
     _written: float = 0.0
 
-    def begin(self, carry: Carry) -> Carry:
+    def begin(self, carry: Any) -> Any:
         """Returns the carry to go on from; after it, unless it raises, the oracles may be asked."""
         resumed = bool(self.reached.leaves)
         if resumed:
@@ -109,7 +109,7 @@ class Journal:
         self._carry, self._written = carry, time.monotonic()
         return carry
 
-    def _record(self, carry: Carry, resumed: bool) -> None:
+    def _record(self, carry: Any, resumed: bool) -> None:
         event, reached = self.training.event, self.reached
         if self.folder is not None and not resumed:
             if self.ledger is not None:  # else a refused run would leave its checkpoint
@@ -124,13 +124,13 @@ class Journal:
                 resumed=resumed,
             )
 
-    def save(self, carry: Carry) -> None:
+    def save(self, carry: Any) -> None:
         """Notes where the run is, on disk if the last time is long enough ago."""
         self._carry = carry
         if time.monotonic() - self._written >= SAVE_SECONDS:
             self.end(carry)
 
-    def end(self, carry: Carry) -> None:
+    def end(self, carry: Any) -> None:
         """Writes the last step down; what follows is computed from it, again if need be."""
         self._carry = carry
         if self.folder is not None and int(carry.step) > self.reached.step:
@@ -159,7 +159,7 @@ class Journal:
             "key=None) goes on from what was saved and spends nothing more."
         )
 
-    def _write(self, folder: Folder, carry: Carry) -> None:
+    def _write(self, folder: Folder, carry: Any) -> None:
         leaves = tuple(map(np.asarray, jax.tree.leaves(carry)))
         reached = dataclasses.replace(self.reached, step=int(carry.step), leaves=leaves)
         self._written = time.monotonic()

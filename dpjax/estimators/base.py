@@ -24,6 +24,7 @@ from dpjax.mechanisms import random_key
 from dpjax.objectives import Objective, default_penalty
 from dpjax.results import Coefficients, Solution, guarantee
 from dpjax.results.coefficients import coefficients
+from dpjax.statistics.description import PrivateBounds, private_bins
 from dpjax.tuning import SearchPlan, default_settings, plan, run_plan
 
 # What ``fit`` says itself; the rest of a factory's arguments are options of the solver.
@@ -64,6 +65,8 @@ class PrivateEstimator(BaseEstimator):
     max_records: int | None = None
     unit_type: str | None = None
     inference: bool | str = False
+    limits: Any = None
+    bounds_epsilon: float | None = None
 
     tune = None  # but of an estimator whose trainings have an accuracy to choose by
     _linear: ClassVar[bool]
@@ -107,26 +110,42 @@ class PrivateEstimator(BaseEstimator):
         if len(x) != len(y):
             raise ValueError("X and y must have one length: pass one label in y for each row of X.")
         self._note_features(X, x, reset=True)
-        bounds = arrays.by_column(self.bounds, X, x.shape[1])
-        linear = self._linear or self._inferred is not None
-        self._scaling = arrays.declare(
-            bounds, self.data_norm, bool(self.fit_intercept), x.shape[1], linear
-        )
-        names = getattr(self, "feature_names_in_", [f"x{at}" for at in range(x.shape[1])])
-        scale = self._scaling.preprocessing([*names], **declared)
+        bounds = self.limits if self._finds_bounds else self.bounds
+        self._scaling = self._declare(arrays.by_column(bounds, X, x.shape[1]), x.shape[1])
+        names = [*getattr(self, "feature_names_in_", [f"x{at}" for at in range(x.shape[1])])]
+        scale = self._scaling.preprocessing(names, **declared)
         if self._inferred is not None and scale is None:
             raise ValueError(
                 "inference needs bounds in place of data_norm: rows that are scaled down to a norm "
                 "are not linear in their columns."
             )
         unit = _validate.word("unit", self.unit)
-        data = Dataset(self._scaling.rows(x), y, unit=unit, max_norm=1.0)
-        data = self._grouped(data, groups)
-        planned = self._configure(data.size, x.shape[1] + self._scaling.intercept)
+
+        def scaled(ends: Mapping[str, tuple[float, float]] | None = None) -> Dataset:
+            if ends is not None:
+                found = np.array([ends[name] for name in names]).T
+                self._scaling = self._declare(tuple(found), x.shape[1])
+            data = Dataset(self._scaling.rows(x), y, unit=unit, max_norm=1.0)
+            return self._grouped(data, groups)
+
+        def places() -> tuple[Any, Any]:
+            each = [b.place(column) for b, column in zip(bins, x.T, strict=True)]
+            data = Dataset(np.stack(each, 1).astype(np.float32), y, unit=unit)
+            data = self._grouped(data, groups)
+            return data.x, data.present
+
+        data, look = scaled(), None
+        if self._finds_bounds:
+            assert scale is not None
+            bins = private_bins(scale.encoders)
+            look = PrivateBounds(data, bins, places, scaled)
+        planned = self._configure(data.size, x.shape[1] + self._scaling.intercept, look)
         self.settings_: dict[str, Any] = {}
+        solution = self._train(planned, data, look)
+        scale = self._scaling.preprocessing(names, **declared)
         if scale is not None:
             scale = dataclasses.replace(scale, label="y", max_records=self.max_records)
-        solution = dataclasses.replace(self._train(planned, data), preprocessing=scale)
+        solution = dataclasses.replace(solution, preprocessing=scale)
         self.solution_ = solution
         for remark in solution.remarks:
             warnings.warn(remark, RuntimeWarning, stacklevel=3)
@@ -139,6 +158,27 @@ class PrivateEstimator(BaseEstimator):
         self.releasable_ = solution.releasable
         self._params = np.asarray(solution.params, np.float64)
         return self._params
+
+    @property
+    def _finds_bounds(self) -> bool:
+        private = isinstance(self.bounds, str)
+        if private:
+            _validate.choice("bounds", self.bounds, ("private",))
+        if private != (self.limits is not None) or (
+            self.bounds_epsilon is not None and not private
+        ):
+            raise ValueError(
+                'limits=(lower, upper) are what bounds="private" are found within, for a part of '
+                "the budget, bounds_epsilon: declare both, or bounds=(lower, upper) alone."
+            )
+        for name in ("inference", "tune"):
+            if private and getattr(self, name):
+                raise ValueError(f'{name} does not go with bounds="private": declare bounds.')
+        return private
+
+    def _declare(self, bounds: Any, features: int) -> arrays.Scaling:
+        linear = self._linear or self._inferred is not None
+        return arrays.declare(bounds, self.data_norm, bool(self.fit_intercept), features, linear)
 
     @property
     def guarantee_(self) -> str:
@@ -216,7 +256,7 @@ class PrivateEstimator(BaseEstimator):
         unit = "person" if self.unit == "row" else self.unit
         return group(data, groups, self.max_records, unit, self.unit_type)
 
-    def _configure(self, count: int, dimension: int) -> Algorithm | SearchPlan:
+    def _configure(self, count: int, dimension: int, look: PrivateBounds | None = None) -> Any:
         delta, size = self.delta, self.data_size
         # Either would be read off n, which this relation keeps private.
         if self.relation == "add_or_remove_one" and (delta is None or size is None):
@@ -260,6 +300,9 @@ class PrivateEstimator(BaseEstimator):
             arguments = {**options, **setting}
             return factory(objective, budget, data_size=size, dimension=parameters, **arguments)
 
+        if look is not None:
+            part = self.epsilon / 10 if self.bounds_epsilon is None else self.bounds_epsilon
+            return look.configure(make, budget, part, size)
         settings = self.tune
         if settings is None or settings is False:
             return make(budget)
@@ -269,7 +312,7 @@ class PrivateEstimator(BaseEstimator):
             _validate.choice(f"setting of {solver}", name, [*takes, "regularization"])
         return plan(make, settings, budget)
 
-    def _train(self, planned: Algorithm | SearchPlan, data: Dataset) -> Solution:
+    def _train(self, planned: Any, data: Dataset, look: PrivateBounds | None) -> Solution:
         seed = self.random_state
         key = random_key() if seed is None else None
         arguments: Any = {"key": key, "seed": seed, "ledger": self.ledger, "progress": False}
@@ -279,11 +322,16 @@ class PrivateEstimator(BaseEstimator):
             if self.ledger is None:
                 _unbooked.append(None)
             return tuned.solution
-        if self.ledger is not None:
+        if look is not None:  # a ledger books both releases there
+            data = look.find(
+                key=random_key() if seed is None else None, seed=seed, ledger=self.ledger
+            )
+        elif self.ledger is not None:
             # Booked before anything is asked.
             return run(planned, data, **arguments)
         solution = solve(planned, data, key=key, seed=seed)
-        _unbooked.append(None)  # atomic, where adding 1 is not
+        if self.ledger is None:
+            _unbooked.append(None)  # atomic, where adding 1 is not
         if int(solution.status) == Status.NOT_FINITE:
             warnings.warn(Status.NOT_FINITE.message, RuntimeWarning, stacklevel=4)
         return solution

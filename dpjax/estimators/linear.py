@@ -40,6 +40,11 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
       bounds: (lower, upper), each a number or one per feature; or of a data frame ``{column:
         (lower, upper)}``. Values are clamped to them and mapped to [0, 1]; each row, with its
         intercept, is then divided by its own norm, see ``rows``.
+        Or ``"private"``: the edges around all but the outermost values of each feature, found
+        within public ``limits`` by a noisy histogram, as the schema's ``bounds = "private"``.
+      limits: for private bounds, (lower, upper) or by column, as ``bounds``: what a feature can
+        hold at all, not read off the data.
+      bounds_epsilon: what of ``epsilon`` private bounds spend; by default a tenth.
       data_norm: in place of ``bounds``, the norm that a row has at most; longer ones are scaled
         down to it.
       relation: what neighbouring data sets are, see ``PrivacyBudget``. Under

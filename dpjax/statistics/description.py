@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from dpjax.algorithms.ending import Beside, beside
 from dpjax.algorithms.histogram import histograms
 from dpjax.datasets import Dataset
 from dpjax.datasets.encoders import Unscaled
-from dpjax.datasets.loaders import Options, Table, open_table, undeclared_bounds
+from dpjax.datasets.loaders import Options, open_table, undeclared_bounds
 from dpjax.driver import run
 from dpjax.results import Solution
 from dpjax.statistics.bins import (
@@ -263,9 +263,12 @@ class PrivateBounds:
       data: the records scaled by the outer limits: of the size and width of those to train on.
     """
 
-    table: Table
     data: Dataset = dataclasses.field(repr=False)
     _bins: tuple[Bins, ...]
+    _places: Callable[[], tuple[np.ndarray, Any]] = dataclasses.field(repr=False)
+    """As ``read_places`` of the bins."""
+    _scaled: Callable[[dict[str, tuple[float, float]]], Dataset] = dataclasses.field(repr=False)
+    """Returns the records for bounds by column."""
     _look: Beside | None = None
     _is_found: bool = False
 
@@ -277,8 +280,16 @@ class PrivateBounds:
         """
         opened = open_table(table, schema=schema, **how)
         limited = opened._replace(schema=dataclasses.replace(opened.schema, private=()))
-        named = [c for c in opened.schema.columns if c.name in opened.schema.private]
-        return cls(opened, limited.dataset(), tuple(bins_of(c, _BINS) for c in named))
+        bins = private_bins(c for c in opened.schema.columns if c.name in opened.schema.private)
+
+        def scaled(ends: dict[str, tuple[float, float]]) -> Dataset:
+            schema = limited.schema
+            columns = [_bounded(c, ends[c.name]) if c.name in ends else c for c in schema.columns]
+            return opened._replace(
+                schema=dataclasses.replace(schema, columns=tuple(columns))
+            ).dataset()
+
+        return cls(limited.dataset(), bins, lambda: read_places(opened, bins), scaled)
 
     def configure(
         self,
@@ -328,7 +339,7 @@ class PrivateBounds:
                 "find is called once, after configure, whose event holds one release of bounds: "
                 "keep the Dataset that it returned, or open the table anew, by PrivateBounds.of."
             )
-        places, present = read_places(self.table, self._bins)
+        places, present = self._places()
         y = np.zeros(places.shape[:-1], np.float32)
         data = dataclasses.replace(
             self.data, x=places, y=y, present=present, max_norm=None, preprocessing=None
@@ -339,11 +350,12 @@ class PrivateBounds:
         sizes = np.cumsum([each.size for each in self._bins])[:-1]
         parts = np.split(np.asarray(solution.params, np.float64), sizes)
         pairs = zip(self._bins, parts, strict=True)
-        ends = {b.name: _ends(b, part[1:], stddev) for b, part in pairs}
-        schema = self.table.schema
-        columns = [_bounded(c, ends[c.name]) if c.name in ends else c for c in schema.columns]
-        found = dataclasses.replace(schema, columns=tuple(columns), private=())
-        return self.table._replace(schema=found).dataset()
+        return self._scaled({b.name: _ends(b, part[1:], stddev) for b, part in pairs})
+
+
+def private_bins(columns: Iterable[Any]) -> tuple[Bins, ...]:
+    """Returns the bins in which ``PrivateBounds`` looks for bounds, within those declared."""
+    return tuple(bins_of(column, _BINS) for column in columns)
 
 
 def _ends(bins: Bins, shares: np.ndarray, stddev: float) -> tuple[float, float]:

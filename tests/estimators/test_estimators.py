@@ -50,13 +50,13 @@ SIZE, FEATURES = 300, 21
 class OneShape:
     """Null records and features of zeros spare a compile for each shape of the checks' data."""
 
-    def _configure(self, count, dimension):
-        return super()._configure(SIZE, FEATURES)
+    def _configure(self, count, dimension, look):
+        return super()._configure(SIZE, FEATURES, look)
 
-    def _train(self, algorithm, data):
+    def _train(self, algorithm, data, look):
         x, y = np.zeros((SIZE, FEATURES), np.float32), np.full(SIZE, np.nan, np.float32)
         x[: data.size, : data.dimension], y[: data.size] = data.examples
-        solution = super()._train(algorithm, dpjax.Dataset(x, y))
+        solution = super()._train(algorithm, dpjax.Dataset(x, y), look)
         weights = np.asarray(solution.params).reshape(-1, FEATURES)[:, : data.dimension]
         return dataclasses.replace(solution, params=weights.ravel())
 
@@ -210,6 +210,45 @@ def test_sparse_rows_are_read_as_dense_ones():
     dense, thin = (make().fit(rows, y) for rows in (x, sparse.csr_array(x)))
     np.testing.assert_array_equal(thin.coef_, dense.coef_)
     np.testing.assert_array_equal(thin.predict(sparse.csr_matrix(x)), dense.predict(x))
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(900) // 3])
+def test_bounds_are_found_within_limits_and_booked_once(groups, tmp_path):
+    rng = np.random.default_rng(0)
+    x = np.c_[rng.lognormal(7, 0.3, 900), rng.uniform(0, 100, 900)]
+    dpjax.Ledger.create(tmp_path / "ledger", dpjax.PrivacyBudget(60.0, 1e-3)).close()
+    how = {"limits": ((0, 0), (1e8, 1e4)), "ledger": tmp_path / "ledger"}
+    how |= {"max_records": None if groups is None else 3, "data_norm": None}
+    model = make(bounds="private", **how).fit(x, x[:, 0] > 1_100, groups)
+    low, high = np.array(
+        [[each.low, each.high] for each in model.solution_.preprocessing.encoders]
+    ).T
+    assert (low <= np.quantile(x, 0.05, axis=0)).all() and (
+        high >= np.quantile(x, 0.95, axis=0)
+    ).all()
+    assert (high < [4_000, 200]).all()
+    assert "shares of records in public bins" in model.guarantee_
+    assert 45 < model.solution_.epsilon() <= 50
+    with dpjax.Ledger.open(tmp_path / "ledger") as ledger:
+        assert [entry.finished is not None for entry in ledger.entries] == [True]
+    assert model.score(x, x[:, 0] > 1_100) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ({"bounds": "private"}, "declare both, or bounds"),
+        ({"bounds": (0, 1), "limits": (0, 1)}, "declare both, or bounds"),
+        ({"bounds": (0, 1), "bounds_epsilon": 0.1}, "declare both, or bounds"),
+        ({"bounds": "privat", "limits": (0, 1)}, "did you mean 'private'"),
+        ({"bounds": "private", "limits": (0, 1), "tune": True}, "tune does not go with"),
+        ({"bounds": "private", "limits": (0, 1), "inference": True}, "inference does not go with"),
+        ({"bounds": "private", "limits": (0, 1), "bounds_epsilon": 50}, "between 0 and the budget"),
+    ],
+)
+def test_private_bounds_that_do_not_fit_together_are_refused(declared, words):
+    with pytest.raises(ValueError, match=words):
+        make(**{"data_norm": None} | declared).fit(*problem())
 
 
 def wrong_shape(kind):
