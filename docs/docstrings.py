@@ -9,7 +9,7 @@ REMARK = re.compile(r"^Privacy: ")
 REFERENCE = re.compile(r"^Reference: ")
 CODE = re.compile(r"(``.*?``|`.*?`)")
 DATACLASS = griffe.ExprName("dataclass", parent=griffe.ExprName("dataclasses"))
-INHERITED = re.compile(r"^  \*\*others: (.*(?:\n    .*)*)", re.MULTILINE)
+INHERITED = re.compile(r"^  the others: (.*(?:\n    .*)*)", re.MULTILINE)
 FIELD = griffe.ExprName("field", parent=griffe.ExprName("dataclasses"))
 
 

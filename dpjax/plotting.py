@@ -228,10 +228,13 @@ def _forest(axes: Any, held: Any, colors: tuple[str, str, str, str]) -> None:
 
     values, noise, lower, upper = map(scaled, (held.values, held.noise, held.lower, held.upper))
     is_noise = np.abs(values) <= noise
-    reach = np.nanmax(np.abs([values, lower, upper]), axis=0)
+    reach = np.abs([values, lower, upper])
+    reach = np.max(reach, axis=0, where=np.isfinite(reach), initial=0.0)
     # A column with wide bounds would leave no room for the others.
     limit = 1.1 * min(reach.max(), 4 * np.median(reach)) or 1.0
-    rows, half = np.arange(len(values)), np.minimum(noise, 2 * limit)
+    rows, half = np.arange(len(values)), np.minimum(noise, limit)
+    # Cut here, since in the SVG of a page nothing is cut at the axes.
+    lower, upper = (np.clip(end, -limit, limit) for end in (lower, upper))
     label = "the privacy noise alone"
     axes.barh(rows, 2 * half, left=-half, height=0.8, color=band_color, label=label, zorder=1)
     axes.axvline(0, color=rule, linewidth=1, zorder=1.5)
@@ -242,7 +245,7 @@ def _forest(axes: Any, held: Any, colors: tuple[str, str, str, str]) -> None:
         seen = which & (np.abs(values) <= limit)
         axes.plot(values[seen], rows[seen], "o", color=color, markersize=5, zorder=3, gid="dot")
         # Of a coefficient that is out of view the edge shows on which side.
-        for row in rows[which & ~seen]:
+        for row in rows[which & (np.abs(values) > limit)]:
             at, arrow = (0.98 * limit, "▶") if values[row] > 0 else (-0.98 * limit, "◀")
             axes.text(at, row, arrow, color=color, ha="center", va="center", size=7)
     covered = "sampling and privacy noise" if held.kind == "population" else "privacy noise"

@@ -134,8 +134,8 @@ class BallRelease(Release):
 
     Args:
       dimension: d of the ball, whose radius is sqrt(d + 2) standard deviations of a coordinate.
-      **others: as ``Release``; ``sensitivity`` is the distance by which one record, if it is in the
-        batch, moves the mean. Balls that do not overlap raise a ``ValueError``.
+      the others: as ``Release``; ``sensitivity`` is the distance by which one record, if it is in
+        the batch, moves the mean. Balls that do not overlap raise a ``ValueError``.
 
     >>> round(BallRelease("gradient", 1, 5.0, dimension=2).radius, 6)
     10.0

@@ -31,7 +31,7 @@ class SelectionRelease(Release):
 
     Args:
       failure_probability: bound on the total variation from a selection in real numbers.
-      **others: as ``Release``; the multiplier is the standard deviation of the noise over the
+      the others: as ``Release``; the multiplier is the standard deviation of the noise over the
         sensitivity of every score.
 
     >>> round(SelectionRelease("selection", 1, gumbel_multiplier(0.5)).pure_epsilon, 9)
@@ -117,7 +117,7 @@ class PerturbationRelease(Release):
 
     Args:
       log_shift: log(1 + M / (n mu)), the privacy loss through the determinant of the Hessian.
-      **others: as ``Release``; ``count`` is 1.
+      the others: as ``Release``; ``count`` is 1.
     """
 
     log_shift: float = 0.0

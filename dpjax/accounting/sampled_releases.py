@@ -52,7 +52,7 @@ class PoissonRelease(BatchRelease):
       undrawn_shift: from 0 to 1, how far a record that is not drawn moves the release, over the
         bound on one that is: where each release also holds an exact part of all records, such as
         the gradient at an anchor.
-      **others: as ``Release``, and ``sampling_probability``, ``max_batch_size``, ``data_size``,
+      the others: as ``Release``, and ``sampling_probability``, ``max_batch_size``, ``data_size``,
         ``failure_probability`` of the draw.
     """
 
@@ -75,6 +75,7 @@ class PoissonRelease(BatchRelease):
         )
 
     def check_relation(self, relation: Relation) -> None:
+        super().check_relation(relation)
         if relation == "replace_one" and self.undrawn_shift:
             raise ValueError(
                 "batches combined with an exact (un-noised) term over all records have no proven "
@@ -138,7 +139,7 @@ class SubsetRelease(Subsets, BatchRelease):
     """Gaussian noise on uniformly random subsets of ``max_batch_size`` records.
 
     Args:
-      **others: as ``PoissonRelease``, without ``undrawn_shift``.
+      the others: as ``PoissonRelease``, without ``undrawn_shift``.
     """
 
     sampling: ClassVar[str] = "without_replacement"
@@ -181,7 +182,7 @@ class SinglePassRelease(Release):
     Args:
       data_size: the declared n.
       disjoint_parts: the releases on disjoint sets of records, made by ``parallel``.
-      **others: as ``Release``; ``count`` is 1.
+      the others: as ``Release``; ``count`` is 1.
     """
 
     data_size: int

@@ -33,7 +33,7 @@ class SearchRelease(Release):
       shape: of its distribution.
       settings: how many settings are declared.
       public_score: whether the score is computed from the released parameters and public records.
-      **others: as ``Release``; ``count`` is 1. ``SearchRelease.of`` sets those that follow.
+      the others: as ``Release``; ``count`` is 1. ``SearchRelease.of`` sets those that follow.
 
     >>> one = Release("training", 1, noise_multiplier=10.0)
     >>> search = SearchRelease.of([(one,)], NumberOfTrials(10, 40), settings=32)
@@ -55,14 +55,20 @@ class SearchRelease(Release):
 
     @classmethod
     def of(
-        cls, trainings: Iterable[Iterable[Release]], number: NumberOfTrials, **own: Any
+        cls,
+        trainings: Iterable[Iterable[Release]],
+        number: NumberOfTrials,
+        *,
+        settings: int,
+        public_score: bool = False,
     ) -> "SearchRelease":
         """Returns the release of a search whose trainings release these.
 
         Args:
           trainings: as the field; the first is printed, others are kept if they may lose more.
           number: distribution of the number of trainings.
-          **own: ``settings`` and ``public_score``, as the fields.
+          settings: as the field.
+          public_score: as the field.
 
         Raises:
           ValueError: if nothing is released, or for a search of searches.
@@ -91,7 +97,8 @@ class SearchRelease(Release):
             trials=number.mean,
             cap=number.cap,
             shape=number.shape,
-            **own,
+            settings=settings,
+            public_score=public_score,
         )
 
     def validate(self) -> None:

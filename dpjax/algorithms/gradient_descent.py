@@ -48,7 +48,7 @@ def dp_gradient_descent(
         batches there is no certificate, and T does not count their own variance.
       output: as in all factories; ``"random"`` is the iterate of theorem 6.3.
       certify: ``"last_query"`` (free; w_{T-1}) or None; not for batches or a proximal step.
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with Gaussian noise; every iterate is covered. The
       choice of the output is post-processing; of ``output="random"`` the solution tells the

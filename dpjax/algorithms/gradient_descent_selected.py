@@ -145,7 +145,7 @@ def dp_gradient_descent_with_selection(
       hessian_clip_norm: bound on one record's Hessian; by default its smoothness.
       hessian_lipschitz: rho; by default the objective's constant.
       certify: ``"output"`` or None.
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with Gaussian noise and one index among K, chosen by
       the exponential mechanism. The gradient test reuses the released gradients and is free; only

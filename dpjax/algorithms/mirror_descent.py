@@ -110,7 +110,7 @@ def dp_accelerated_mirror_descent(
       smoothness: L with respect to the norm of the ball; by default the objective's l2 smoothness,
         which serves both. Entries |x_ij| <= b make it b^2 times that of the l1 norm, and T about
         b times that many: declare it where b is public. Only utility depends on it.
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, one an iteration; z, y and all
       that lies between them are post-processing.

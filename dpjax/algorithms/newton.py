@@ -85,7 +85,7 @@ def dp_newton(
       gradient_share: part of the privacy, as mu^2 of Gaussian differential privacy, that goes to
         the gradients.
       step_size: of the Newton step; 1 is the paper's, smaller is damped.
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T noisy gradients g and T noisy directions f(H) g, each one Gaussian; H itself
       never leaves. The second noise is scaled by |g|, which was released before. See

@@ -225,7 +225,7 @@ def noisy_newton(
       clip_norm: bound on one record's gradient; by default the Lipschitz constant. For the
         covariance, and the last step of a squared loss, a smaller one is found from a noisy
         histogram of gradients' norms.
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases gradient and Hessian of all records as one Gaussian at each step, the last
       with half of the privacy as mu^2 and the one before it with a quarter; a histogram of norms,

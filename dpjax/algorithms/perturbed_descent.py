@@ -53,7 +53,7 @@ def perturbed_gradient_descent(
       acknowledge_weak_delta: True allows a delta above 1/n, which publishing a random record in
         full would meet.
       accountant: ``"pld"``, the closed form; ball noise has no Renyi divergence.
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with ball noise, each of its own Poisson batch. It is
       (0, 1 - (1 - q delta_1)^T)-private, exactly: with up to that probability an answer shows for

@@ -70,7 +70,7 @@ def output_perturbation(
         1 to length 1, so that G and M hold, and minimises the objective of the scaled records.
       budget: what the release may spend, between data sets of the same public n (not
         ``"add_or_remove_one"``, under which no number of steps is sure to find the minimum).
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases one vector by the Gaussian mechanism. For a margin of your own its convexity,
       and that M bounds phi'', are yours to prove: here they are only checked at many margins. G is

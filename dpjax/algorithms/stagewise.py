@@ -171,7 +171,7 @@ def dpagem(
         where ``stage_steps`` is one.
       output: as in all factories, but ``"random"`` is of each stage, as in the paper: an iterate
         drawn uniformly from the stage's, after which the next stage begins.
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. Stages, momentum and the choice of output are post-processing. The

@@ -51,7 +51,7 @@ def dp_sgd(
         unit norm; the decay makes it small in time. For other models choose it.
       decay: the step t has length step_size / t^decay: 0.5 is Bassily et al.'s for convex losses,
         1 theirs for strongly convex ones, 0 a constant.
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. Proximal steps and the output rule are post-processing.
@@ -104,7 +104,7 @@ def dp_adam(
       b1: decay of the mean of gradients, from 0 to below 1.
       b2: decay of the mean of their squares, from 0 to below 1.
       eps: added to the root of that mean.
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. Both moments are post-processing of them.
@@ -164,7 +164,7 @@ def dp_optimizer(
         differently; it is traced with them. By default a vector of ``dimension`` numbers.
       per_layer: as in ``clipped_grad``: each leaf is clipped, within the same joint bound.
       memory_limit: bytes of one clipped sum, as in ``clipped_grad``.
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
       every iterate is covered. The optimizer and the output rule are post-processing; the event is

@@ -117,7 +117,7 @@ def dp_stochastic_trust_region(
         grow.
       sampling: ``"poisson"`` or ``"without_replacement"`` (uniformly random subsets; replace-one
         only, and 2.0 to 2.2 times the noise).
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped sums over batches, divided by the declared batch size, with Gaussian
       noise; the rest is post-processing.

@@ -123,7 +123,7 @@ def dp_subspace_trust_region(
       clip_norm: w_g, bound on one record's gradient in the subspace, about sqrt(k / p) of the whole
         for a network; by default the Lipschitz constant.
       subspace_seed: from 0 to 2^64 - 1; public, fixes the directions.
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T jointly clipped means of (S g, S H S^T) with Gaussian noise. The directions
       are drawn from a public seed, not from the key of the noise; the rest is post-processing.

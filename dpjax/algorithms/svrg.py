@@ -313,7 +313,7 @@ def dp_svrg(
       smoothness: L of the data term; by default the objective's constant. Clipping enforces it.
       strong_convexity: mu; by default the regularizer's.
       anchor_share: fraction of the squared mu of Gaussian privacy that the anchors spend.
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped mean gradients and, at every inner step, the clipped difference to
       the anchor on a Poisson batch of its own, with Gaussian noise; every iterate is covered.

@@ -226,7 +226,7 @@ def dp_trust_region(
         there spends beta / T on each iterate (a union bound).
       certify: ``"last_query"`` (free; w_{T-1} of a full run), ``"output"`` (one more release) or
         None.
-      **others: the same in all factories, see ``help(dpjax.algorithms)``.
+      the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases means of clipped per-record gradients and Hessians with Gaussian noise, T
       times, or T + 1 with ``certify="output"``; subproblem, multiplier, step, stopping and

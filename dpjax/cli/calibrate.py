@@ -17,12 +17,13 @@ with --data-size and --dimension the data are not read.
 dpjax calibrate dp-tr --data-size 35000 --dimension 22 --epsilon 1 --delta 1e-6
 dpjax calibrate dp-adam --data randhie --batch-size 500 --steps 200
 """
+# Without a name the shape is that of the embedded data only where none of it is given.
+_DATA: options.Options = {"--data": {**options.DATA["--data"], "default": None}}
+_PROBLEM = [_DATA if group is options.DATA else group for group in options.PROBLEM]
 _OPTIONS: options.Options = {
-    # Without a name the shape is that of the embedded data only where none of it is given.
-    "--data": {**options.DATA["--data"], "default": None},
     "--dimension": {"type": int, "help": "number of parameters (default: that of the data)"},
 }
-OPTIONS = (*options.PROBLEM, options.ANSWERS, _OPTIONS, options.JSON)
+OPTIONS = (*_PROBLEM, options.ANSWERS, _OPTIONS, options.JSON)
 LISTED = options.listed(dpjax.ALGORITHMS)
 
 

@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import sys
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 COMMANDS = {
@@ -109,17 +109,21 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **kwargs)
 
     def take(
-        self, text: str, command: Any = None, groups: Sequence[Any] = (), listed: str = ""
+        self,
+        text: str,
+        command: Callable[[argparse.Namespace], int] | None = None,
+        groups: Sequence[Mapping[str, dict[str, Any]]] = (),
+        listed: str = "",
     ) -> None:
         """Sets the help, a first paragraph and below it examples, what runs, and its options.
 
-        An option of two groups is that of the later one, in the place of the first.
+        An option that two groups declare is an error.
         """
         self.set_defaults(command=command)
         description, _, examples = text.strip().partition("\n\n")
         self.description = textwrap.fill(description, 80)
         self.epilog = f"{listed}examples:\n{textwrap.indent(examples, '  ')}"
-        for flag, how in {flag: group[flag] for group in groups for flag in group}.items():
+        for flag, how in [option for group in groups for option in group.items()]:
             shown = getattr(how.get("type"), "shown", None)
             # The option's own metavar wins over that of its type.
             self.add_argument(flag, **({"metavar": shown} | how if shown else how))

@@ -114,7 +114,7 @@ def _read(name: str, data: Any) -> tuple[np.ndarray, Kind]:
     """Returns ``data`` as an array, and how it is stored."""
     if sparse.issparse(data):
         raise TypeError(
-            f"Sparse data was passed for {name}, but dense data is required: {name}.toarray()."
+            f"Sparse data was passed for {name}, but dense data is required: pass {name}.toarray()."
         )
     check_unmasked(name, data)
     if _is_bare(data):

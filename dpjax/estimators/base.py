@@ -85,7 +85,7 @@ class PrivateEstimator(BaseEstimator):
         raise NotImplementedError
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
-        """Trains privately, which spends the budget once.
+        """Trains privately, which spends the budget once, and returns the estimator itself.
 
         Args:
           X: (n, p) numbers: an array, dense or sparse, a list of lists, or a data frame. A cell

@@ -246,20 +246,49 @@ class DPLinearRegression(_PrivateRegression):
     ``solver_options={"steps": 3}``, explain a little more where records are many.
 
     Args:
-      target_bounds: (low, high) of the target.
-      bounds: as of ``DPLogisticRegression``, but values are mapped to [-1, 1] and all rows divided
-        by one constant, so that the model is linear in the features.
+      epsilon: of the budget that one ``fit`` spends.
+      delta: of that budget; by default 1 / (10 n).
+      solver: a name of ``dpjax.ALGORITHMS``.
+      target_bounds: (low, high) of the target, in its units; required.
+      bounds: (lower, upper), each a number or one per feature; or of a data frame ``{column:
+        (lower, upper)}``. Values are clamped to them and mapped to [-1, 1], and all rows divided by
+        one constant, so that the model is linear in the features. Or ``"private"``: the edges
+        around all but the outermost values of each feature, found within public ``limits`` by a
+        noisy histogram.
+      limits: for private bounds, (lower, upper) or by column, as ``bounds``: what a feature can
+        hold at all, not read off the data.
+      bounds_epsilon: what of ``epsilon`` private bounds spend; by default a tenth.
+      data_norm: in place of ``bounds``, the norm that a row has at most; longer ones are scaled
+        down to it.
+      relation: what neighbouring data sets are, see ``PrivacyBudget``. Under
+        ``"add_or_remove_one"`` n is private: declare ``delta`` and ``data_size``.
+      data_size: declared number of records, or of units; by default that of the data.
+      fit_intercept: whether to append a constant feature. It has no penalty, but with
+        ``solver="dp-svrg"``, whose theory needs one.
       regularization: lambda of the penalty lambda / 2 |w|^2, on the weights of the scaled rows; by
         default 1 / (n epsilon), and 0.1 / (n epsilon) for inference. 0 for none.
-      **others: those of ``DPLogisticRegression``, but for ``classes``, ``class_weight``, ``rows``
-        and ``tune``.
+      random_state: None for noise that cannot be repeated, as a release needs; an integer for
+        research, which makes ``releasable_`` False.
+      solver_options: further arguments of the solver's factory, such as ``{"steps": 4}``.
+      ledger: a ``Ledger`` or its file. Each ``fit`` is booked before it asks the data anything, or
+        refused; cross-validation is as many fits.
+      unit: what is protected, in the guarantee's words: a row, or what ``groups`` names.
+      max_records: the largest number of records of one unit that count, where ``fit`` is given
+        ``groups``; declared, not read off the data.
+      unit_type: what ``groups`` are, ``"number"`` or ``"text"``, see ``dpjax.datasets.group``.
+      inference: whether standard errors, p-values and intervals are asked for, of ``summary()``:
+        True (or ``"population"``) for what covers sampling and privacy noise, by the solver
+        ``noisy-newton``; ``"privacy"`` for noise alone. Needs ``bounds``.
 
     Attributes:
       coef_: weights (p,) for features in their own units.
       intercept_: a number. ``X @ coef_ + intercept_`` is the prediction for features within their
         bounds.
-
-    The other attributes are those of ``DPLogisticRegression``.
+      coefficients_: the same by name, with what is known of their errors, see ``Coefficients``.
+      n_features_in_: number of features p.
+      guarantee_: what the fit guarantees, in words to publish.
+      releasable_: whether that may be relied on; False with an integer ``random_state``.
+      solution_: the ``Solution`` of the training, in the units of the scaled rows.
 
     Privacy: all fitted attributes are covered by the guarantee; predictions for the training data
       tell of those data.
@@ -285,7 +314,7 @@ class DPRobustRegression(_PrivateRegression):
       loss: ``"huber"``, ``"tukey"`` (the biweight) or ``"welsch"``; the last two are not convex.
       scale: the residual, in the target's units, from where on a record counts less (Huber) or
         hardly at all; by default 0.2, 0.8 and 0.6 of half the declared range.
-      **others: those of ``DPLinearRegression``.
+      the others: those of ``DPLinearRegression``.
 
     Attributes and privacy are those of ``DPLinearRegression``.
 

@@ -73,7 +73,7 @@ def add_symmetric_gaussian(
 
     Args:
       key: a key used for nothing else, shape ().
-      matrix: floating array or ``Expansion``, shape (p, p); only its upper triangle is read.
+      matrix: symmetric, floating or ``Expansion``, (p, p); only its upper triangle is read.
       stddev: scalar; standard deviation of a diagonal entry.
       isometric: True for the Gaussian orthogonal form, variance stddev^2 on the diagonal and
         stddev^2 / 2 off it; False for the trust-region paper's, stddev^2 in the whole triangle.

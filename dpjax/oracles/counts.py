@@ -116,7 +116,7 @@ class AccuracyQuery(_Fraction):
         return 1.0 + (self.rounding_error if self._grouped else 0.0)
 
     def check_examples(self, examples: PyTree, params: Params) -> None:
-        """Raises unless the examples are rows with labels, which the model scores one by one.
+        """Raises ``ValueError`` unless these are rows with labels that the model scores one by one.
 
         Privacy: reads shapes and dtypes, no value; no message names n.
         """

@@ -40,7 +40,7 @@ class GradientQuery(Query):
 
     Args:
       clip_norm: C, the bound on one record's gradient.
-      **others: as ``Query``.
+      the others: as ``Query``.
 
     Privacy: the Gaussian mechanism of multiplier ``noise_multiplier``; sensitivity ``sensitivity``
       holds for every data set, because clipping always runs.
@@ -73,7 +73,7 @@ class NetworkQuery(GradientQuery):
     Args:
       per_layer: as in ``clipped_grad``; the joint bound stays ``clip_norm``.
       memory_limit: bytes, as in ``clipped_grad``.
-      **others: as ``GradientQuery``.
+      the others: as ``GradientQuery``.
 
     Privacy: as ``GradientQuery``; both change what is computed within the same bound.
     """
@@ -111,7 +111,7 @@ class BallQuery(GradientQuery):
       noise_multiplier: standard deviation of a coordinate over ``sensitivity``; the radius is
         sqrt(d + 2) times that.
       dimension: d, the number of parameters.
-      **others: as ``GradientQuery``.
+      the others: as ``GradientQuery``.
 
     Privacy: (0, delta) a question, see ``mechanisms.add_ball``; ``sensitivity`` is how far one
       record moves the mean where it is drawn, C / divisor or, under ``replace_one``, twice that.
@@ -162,7 +162,7 @@ class DifferenceQuery(Query):
         distance from the anchor.
       clip_norm: C, the bound on one record's gradient at either point.
       smoothness: L; a record's difference is clipped to min(2 C, L |params - anchor|).
-      **others: as ``Query``.
+      the others: as ``Query``.
 
     Privacy: the Gaussian mechanism of multiplier ``noise_multiplier``, on its sample. The noise
       falls with the sensitivity, so the event is the same whatever the path; ``sensitivity`` and

@@ -1,7 +1,6 @@
 """Oracles of Hessians: alone, of gradients times themselves, with the gradient, in a subspace."""
 
 import dataclasses
-import operator
 from typing import Any, NamedTuple
 
 import jax
@@ -34,7 +33,7 @@ class HessianQuery(MeanQuery):
       noise_multiplier: standard deviation of a diagonal entry over the Frobenius sensitivity.
       clip_norm: C_H, the bound on the Frobenius norm of one record's Hessian.
       isometric: the form of the noise, see ``add_symmetric_gaussian``.
-      **others: as ``Query``.
+      the others: as ``Query``.
 
     Privacy: the Gaussian mechanism of multiplier ``noise_multiplier`` in either form.
     """
@@ -85,8 +84,8 @@ class _OuterGradient(LinearLoss):
     of: Objective
 
     linear = property(lambda self: self if self.of.linear else None)
-    labels = property(operator.attrgetter("of.linear.labels"))  # pyright: ignore
-    outputs = property(operator.attrgetter("of.linear.outputs"))  # pyright: ignore
+    labels = property(lambda self: self.of.linear.labels)  # pyright: ignore
+    outputs = property(lambda self: self.of.linear.outputs)  # pyright: ignore
 
     def derivatives(self, score: Array, label: Any) -> tuple[Array, Array]:
         loss: Any = self.of.linear
@@ -140,7 +139,7 @@ class JointQuery(Query):
       gradient_weight: w_g; the gradient's noise is w_g times that of the weighted vector.
       hessian_weight: w_h; the Hessian's noise is w_h times it, in the isometric form.
       label: the name; an algorithm with several joint queries gives each its own.
-      **others: as ``Query``.
+      the others: as ``Query``.
 
     Privacy: one Gaussian mechanism of multiplier ``noise_multiplier``. Gradient and Hessian from
       one sample are one event; there is no way to book them as two.

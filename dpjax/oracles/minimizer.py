@@ -122,12 +122,14 @@ _ROUNDING = 1e-6
 class ObjectiveQuery(MinimizerQuery):
     """Asks for the minimiser of (1/n) sum phi(m_i) + mu |w|^2 / 2 + <tilt, w>, tilt secret noise.
 
+    Features longer than 1 are scaled to length 1 first, so it is their objective that is minimised.
+
     Args:
       noise_multiplier: standard deviation of the tilt over G / n (``replace_one``: 2 G / n).
       output_multiplier: that of the noise on the minimiser, over how far it may be from the exact
         one, twice.
       dimension: number of parameters p.
-      **others: as ``MinimizerQuery``; the margin must fall, -G <= phi' <= 0.
+      the others: as ``MinimizerQuery``; the margin must fall, -G <= phi' <= 0.
 
     Privacy: two releases. The exact minimiser, whose noise is the tilt: see
       ``accounting.perturbed_delta`` for the proof. And, given it, how far the answer is from it:

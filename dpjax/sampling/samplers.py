@@ -57,6 +57,7 @@ class Sampler:
     data_size: int
     sampling: ClassVar[str]
     """Names, with the mechanism of the noise, what an answer to a draw releases."""
+    _drawn: ClassVar[tuple[str, ...]] = ()  # the fields of a release that describe the draw
 
     def scale(self, record_norm: Any, relation: Relation, rounding_error: Any = 0.0) -> Any:
         """Returns the standard deviation on the mean at noise multiplier 1.
@@ -173,9 +174,9 @@ class Sampler:
                 f"{type(self).__name__} batches have no accounting for {mechanism} noise; take one "
                 f"of {', '.join(kinds)}."
             )
-        kind = kinds[mechanism]
-        names = {field.name for field in dataclasses.fields(kind)} & _DRAWN.keys()
-        return kind(name, count, **{name: getattr(self, _DRAWN[name]) for name in names} | own)
+        # A kind that lacks one of them, or an argument that says it again, is refused by Python.
+        drawn = {field: getattr(self, _DRAWN[field]) for field in self._drawn}
+        return kinds[mechanism](name, count, **drawn, **own)
 
 
 @pytree_dataclass
@@ -256,6 +257,7 @@ class Poisson(Sampler):
     data_size: int = static()
 
     sampling: ClassVar[str] = PoissonRelease.sampling
+    _drawn = tuple(_DRAWN)
 
     def __post_init__(self):
         if self.table is None or not (_is_number(self.high) and _is_number(self.low)):
@@ -330,6 +332,7 @@ class WithoutReplacement(Sampler):
     data_size: int = static()
 
     sampling: ClassVar[str] = SubsetRelease.sampling
+    _drawn = tuple(_DRAWN)
 
     @property
     def expected(self) -> float:

@@ -71,6 +71,7 @@ class SinglePass(Sampler):
 
     by_position: ClassVar[bool] = True
     sampling: ClassVar[str] = SinglePassRelease.sampling
+    _drawn = ("data_size",)
 
     def __post_init__(self):
         if not 0 <= self.first < self.last <= self.data_size:

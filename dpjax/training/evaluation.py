@@ -187,8 +187,8 @@ class Evaluator:
             # In the keyed hash too: a metric may hold records in its closure.
             x, y = example_shape(next(iter(sets.values())))
             arguments = jax.eval_shape(network, params, x), y
-            named = ((name, program_hash((each, arguments))) for name, each in measures)
-            described = sha256(*sets, *itertools.chain(*named))
+            programs = ((name, program_hash((each, arguments))) for name, each in measures)
+            described = sha256(*sets, *itertools.chain(*programs))
             description = np.frombuffer(described.encode(), np.uint8)
             self._identity = content((description, sets), root())
             if holds_run(self._path.parent) and self._path.exists():

@@ -86,6 +86,8 @@ def leaf_keys(state: NoiseState, purpose: str) -> Callable[[int], Array]:
 def add_noise(noise: Noise, key_of: Callable[[int], Array], updates: PyTree, stddev: Any) -> PyTree:
     """Returns ``updates`` with noise; all noise of chains passes here.
 
+    ``key_of`` gives each leaf a key that is used for nothing else; ``stddev`` is public.
+
     Privacy: what it means for epsilon says the event of the chain.
     """
     return noise.add_tree(key_of, updates, stddev)

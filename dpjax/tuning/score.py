@@ -1,5 +1,6 @@
 """Scores that read the released parameters and public records: they cost no privacy."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +74,8 @@ class ScoreFunction:
 
     # Structure: another function needs another program.
     function: Callable[..., Any] = static()
+    program: str = static(default="")
+    """Its hash, as what a function reads may change while it is the same function."""
 
     def __call__(self, params: Params) -> Array:
         """Returns the score, shape ()."""
@@ -94,20 +97,20 @@ def public_score(score: Any) -> Any:
     return ScoreFunction(score)
 
 
-def check_score(score: Any, params: Params) -> None:
-    """Raises unless a public score is a pure function of the parameters that gives one number.
+def checked_score(score: Any, params: Params) -> Any:
+    """Returns a public score, or raises unless it is pure and gives one number.
 
     Privacy: the score is computed of every training, of which the search pays for one. In a
       program that holds no call out of it, only the largest score decides; a callback would be
       handed the parameters of all.
     """
     if score is None:
-        return
+        return None
     # As the search computes it, for several trainings at once.
     several = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), params)
     try:
         # A trace refuses calls of Python; lowering shows what fails under ``vmap`` alone.
-        trace(score, params)
+        program = trace(score, params).digest
         jax.jit(jax.vmap(score)).lower(several)
         found = jax.eval_shape(score, params)
     except (ValueError, TypeError, IndexError, NotImplementedError) as error:
@@ -115,3 +118,6 @@ def check_score(score: Any, params: Params) -> None:
     real = any(jnp.issubdtype(found.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
     if found.shape not in ((), (1,)) or not real:
         raise ValueError(f"score= must return one real number, got {found}.")
+    # Else JAX would go on with the program of a function that now computes something else.
+    known = isinstance(score, ScoreFunction)
+    return dataclasses.replace(score, program=program) if known else score

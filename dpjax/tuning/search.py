@@ -20,7 +20,7 @@ from dpjax.display.bar import Bar
 from dpjax.distributed import mesh_of
 from dpjax.driver import fingerprint, loop
 from dpjax.driver.asking import check_questions
-from dpjax.driver.configuration import Configuration
+from dpjax.driver.configuration import FUNCTION, Configuration
 from dpjax.driver.keys import ADVICE, root_key
 from dpjax.driver.prepare import Training, prepare, starting_point
 from dpjax.driver.resume import Journal, RunFiles, journal
@@ -28,7 +28,7 @@ from dpjax.mechanisms.keys import claimed
 from dpjax.placement.stream import is_streamed
 from dpjax.tuning import trials as _trials
 from dpjax.tuning.planning import SCORE_SHARE, Make, SearchPlan, Settings, plan
-from dpjax.tuning.score import ACCURACY, check_score
+from dpjax.tuning.score import ACCURACY, checked_score
 from dpjax.tuning.tuned import Tuned, searched
 
 MEMORY = 2**30
@@ -158,7 +158,8 @@ def run_plan(
         )
     limit = _validate.positive_int("memory_limit", memory_limit)
     # Before the search is booked: a score that fails later would have spent the budget.
-    check_score(chosen.score, starting_point(chosen.algorithms[0], params))
+    score = checked_score(chosen.score, starting_point(chosen.algorithms[0], params))
+    chosen = dataclasses.replace(chosen, score=score)
     root = None if key is None and seed is None and checkpoint else root_key(key, seed)
     training = prepare(chosen.algorithms[0], data, root, params, seeded=seed is not None)
     for other in chosen.algorithms[1:]:  # of one structure, but each with its own event
@@ -193,14 +194,17 @@ class _Search(Training):
 
     def described(self) -> Configuration:
         """Returns what must be the same: another setting or score would be a second release."""
-        chosen, score = self.chosen, self.chosen.score
-        held = chosen.settings, chosen.release.number, self.pieces
+        chosen, score, found = self.chosen, self.chosen.score, super().described()
         numbers = fingerprint.arrays(jax.tree.leaves(_trials.stack(chosen.algorithms)))
-        judged = "" if score is None else trace(score, self.params).digest
-        found = super().described()
-        return found._replace(
-            settings=found.settings | {"search": sha256(repr(held), numbers, judged)}
-        )
+        judged = ACCURACY if score is None else FUNCTION + trace(score, self.params).digest
+        # First what a caller gives, by words that a refusal says, and that name no field.
+        own = {
+            "score of the search": judged,
+            "trials of the search": str(chosen.release.number),
+            "memory_limit of the search": f"enough for {self.pieces[0]} trainings at once",
+            "grid of the search": f"{len(chosen.settings)}: #{sha256(repr(chosen.settings))[:12]}",
+        }
+        return found._replace(settings=own | found.settings | {"search.numbers": numbers})
 
 
 class _Carry(NamedTuple):

@@ -1,5 +1,6 @@
 """The command line, in process: what it prints and writes, what it never does, and its errors."""
 
+import argparse
 import inspect
 import json
 import os
@@ -15,7 +16,7 @@ from factories import ANCHORED, DELTA_ONLY, ENTRIES, EXAMPLES, FACTORIES, SPIDER
 
 import dpjax
 from dpjax.cli import main, options, problem
-from dpjax.cli.main import parser
+from dpjax.cli.main import Parser, parser
 from dpjax.derivatives import rounding_error
 
 EVERY = list(FACTORIES)
@@ -204,6 +205,11 @@ def test_an_option_of_factories_is_one_entry(monkeypatch):
     assert problem.grid(["final-step-size=1,2"], "dp-adam") == {"final_step_size": [1, 2]}
     with pytest.raises(ValueError, match="dp-gd takes no final step size; leave --final-step-size"):
         problem.configure(parser(["run"]).parse_args(["run", "dp-gd", *argv]), own[0], 1000, 3)
+
+
+def test_an_option_that_two_groups_declare_is_an_error():
+    with pytest.raises(argparse.ArgumentError, match="conflicting option string: --json"):
+        Parser().take("A command.", None, (options.TRAINING, options.JSON))
 
 
 def test_a_path_is_checked_by_its_type(monkeypatch, tmp_path):

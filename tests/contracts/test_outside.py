@@ -5,6 +5,7 @@ import math
 import re
 from typing import Any, ClassVar, NamedTuple
 
+import dp_accounting
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,7 @@ from jax.flatten_util import ravel_pytree
 import dpjax
 from dpjax import auditing
 from dpjax._typing import static
-from dpjax.accounting import Release, calibrate, filters
+from dpjax.accounting import Release, calibrate, filters, release
 from dpjax.accounting.losses import gaussian
 from dpjax.accounting.pld import PrivacyLossDistribution
 from dpjax.accounting.release import Quantity
@@ -418,6 +419,31 @@ def test_a_release_with_a_law_of_its_own_is_not_taken_for_a_gaussian():
     assert not NineTimes.is_gaussian and not NineTimes.is_lossless
     assert spent(Mixed) == spent(NineTimes)
     assert spent(NineTimes) > 9 * spent(Release)
+
+
+@pytest.mark.parametrize("kind", [NineTimes, LaplaceRelease])
+def test_a_law_of_ones_own_is_no_gaussian_to_dp_accounting(kind):
+    event = dpjax.accounting.Event((kind("g", 1, 1.0),), "zero_out")
+    with pytest.raises(dp_accounting.UnsupportedEventError):
+        dp_accounting.rdp.RdpAccountant().compose(event.dp_event)
+
+
+def test_a_release_on_batches_takes_all_that_describes_the_draw(monkeypatch):
+    sampler = dpjax.sampling.poisson(5, 100, budget=dpjax.PrivacyBudget(1.0, 1e-5), count=1)
+    with pytest.raises(TypeError, match=r"multiple values .* 'sampling_probability'"):
+        sampler.released("g", 1, noise_multiplier=1.0, sampling_probability=1e-9)
+    monkeypatch.setattr(release, "_KINDS", dict(release._KINDS))
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class NeverFull(LaplaceRelease):
+        sampling = "poisson"
+        sampling_probability: float
+        max_batch_size: int
+        data_size: int
+
+    # Else nothing would be charged for batches that are full.
+    with pytest.raises(TypeError, match=r"unexpected .* 'failure_probability'"):
+        sampler.released("g", 1, noise_multiplier=1.0, mechanism=NeverFull.mechanism)
 
 
 def test_a_factory_in_place_of_its_algorithm_is_refused():

@@ -305,6 +305,14 @@ def test_a_picture_shows_what_can_be_drawn():
         drawn = pictures.forest(held)
         assert ("whisker" in drawn) == whiskers and drawn.count("<circle") == 2
         assert ">a $x$<" in drawn and ">\u4e2d<" in drawn and "\u25b6" in drawn
+    # No bound, and nothing beyond the figure: a page does not cut at the axes.
+    wide = np.array([np.inf, 1.0, 1e3])
+    drawn = pictures.forest(dataclasses.replace(held, noise=wide, lower=-wide, upper=wide))
+    paths = " ".join(re.findall(r' d="([^"]*)"', drawn))
+    assert max(float(x) for x in re.findall(r"[ML] (\S+)", paths)) == 302.4  # 4.2 inches
+    assert pictures.forest(
+        dataclasses.replace(held, lower=np.full(3, -np.inf), upper=np.full(3, np.inf))
+    )
     held.values[1] = np.nan
     assert not pictures.forest(held)
 

@@ -589,10 +589,23 @@ def test_a_search_that_was_interrupted_goes_on_bit_for_bit(planned, tmp_path, me
         assert entry.finished
     # Another score would choose another of the trainings: a second release.
     other = dataclasses.replace(planned, score=tuning.score.public_score(lambda params: params[0]))
-    with pytest.raises(dpjax.ResumeMismatch, match="search"):
+    with pytest.raises(dpjax.ResumeMismatch, match=r"^score of the search computes something else"):
         tuning.run_plan(other, data, **how)
-    with pytest.raises(dpjax.ResumeMismatch):
+    with pytest.raises(dpjax.ResumeMismatch, match=r"^memory_limit of the search was enough for "):
         tuning.run_plan(planned, data, **how | {"memory_limit": 10_000})
+
+
+def test_a_score_that_reads_what_changed_is_computed_anew(tmp_path):
+    """JAX compiles a function once; the checkpoint's name for it is that of what it is now."""
+    sign = [1.0]
+    chosen = tuning.plan(make, SETTINGS, BUDGET, score=lambda params: sign[0] * params[0], **TRIALS)
+    how = {"seed": 0, "checkpoint": tmp_path / "search"}
+    first = tuning.run_plan(chosen, records(), **how)
+    sign[0] = -1.0
+    second = tuning.run_plan(chosen, records(), seed=0)
+    assert (first.score, second.score) == (first.params[0], -second.params[0])
+    with pytest.raises(dpjax.ResumeMismatch, match=r"^score of the search computes something else"):
+        tuning.run_plan(chosen, records(), **how)
 
 
 # Attacked.

@@ -1,7 +1,9 @@
 """``Part``: one parameter's share of the gradients, its norms and its weighted sum.
 
-Each part takes the norm of the arrays that it adds: rounding before them is part of one record's
-contribution, and rounding after them has a bound.
+A record's gradient is A' G: at each position a row of A, the layer's input, times one of G, the
+cotangent of its output. Shapes choose how its norm is found. Each part takes the norm of the arrays
+that it adds: rounding before them is part of one record's contribution, and rounding after them has
+a bound.
 """
 
 import dataclasses
