@@ -297,8 +297,8 @@ class PopulationBars(Bars):
             "most 1, n public, and clip norms that are left at their defaults": self.unclipped,
             "some combination of columns varies too little beside the privacy noise (its curvature "
             f"is {max(strength, 0):.2g} of what the noise alone makes): raise epsilon, take more "
-            "records or fewer columns, leave out columns that follow from others, or declare "
-            "narrower bounds for columns whose values fill little of them": strength > 1,
+            "records or fewer columns, leave out rare levels and columns that follow from others, "
+            "or declare narrower bounds for columns whose values fill little of them": strength > 1,
             "the last step was too long for a quadratic model of the loss (what it leaves out may "
             f"be {curvature:.2g} of the standard deviation, above {CURVATURE}): raise epsilon, "
             "take more records or one more step": curvature <= CURVATURE,

@@ -35,16 +35,14 @@ class CheckReport:
       exact_class_counts: number of records of each class that is declared.
       exact_impossible_labels: number of records with any other label, which training drops.
       exact_other_labels: number of records of each such label, without missing ones.
-      exact_nonfinite_rows: number of records with a cell that is not a finite number; training
-        drops them.
+      exact_nonfinite_rows: number of records with a cell that is no finite number: all dropped.
       exact_nonfinite: number of such cells, for each column that has any. A CSV line with too
         few or too many cells counts in every column and has no label.
       exact_outside: number of values outside the declared range, which are clamped to it, for
         each column that has any; None if no ranges are declared.
       exact_zero_rows: number of records that are zero in every feature once scaled.
       exact_duplicate_rows: number of records equal to an earlier one in features and label.
-      exact_problems: problems for which training would be refused or drop many records, with
-        remedies.
+      exact_problems: why training would be refused or drop many records, with remedies.
       exact_classes: the labels to declare, if the data show them; else None.
       exact_null_rows: number of records that contribute nothing.
       exact_undeclared: number of records of each level that is not declared, for each column that
@@ -52,10 +50,9 @@ class CheckReport:
       exact_constant: columns that hold one value in all records, clamped and encoded.
       exact_persons: number of units that records belong to; None without any.
       exact_above_cap: number of records beyond ``max_records`` of their unit, which are left out.
-      exact_remarks: what looks like a slip in some lines of a file.
+      exact_remarks: what looks like a slip: rare levels, some lines of a file.
 
-    Privacy: NOT PRIVATE; exact functions of the data. Do not publish it, nor choose the bounds of
-    a private training from it.
+    Privacy: NOT PRIVATE; exact functions of the data: publish none, and choose no bounds by them.
     """
 
     name: str

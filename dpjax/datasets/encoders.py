@@ -310,8 +310,7 @@ class NumberLabel:
         if (kind := source.kinds[self.column]) not in _NUMBERS:
             raise ValueError(
                 f"the label {self.column!r} of {source.where} holds {kind.value}: declare classes "
-                "for words or numbers, or bounds for numbers; words that are numbers have to be "
-                "converted."
+                "for words or numbers, or bounds for numbers; convert words that are numbers."
             )
 
     def exact_undeclared(self, cells: np.ndarray) -> collections.Counter[str]:

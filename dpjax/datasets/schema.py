@@ -105,10 +105,8 @@ class Schema:
         if isinstance(declared, str | os.PathLike):
             where, content = repr(str(declared)), _parse(declared)
         if not isinstance(content, Mapping):
-            raise ValueError(
-                "schema must be the path of a TOML file or a mapping, got "
-                f"{_validate.shown(content)}."
-            )
+            got = _validate.shown(content)
+            raise ValueError(f"schema must be the path of a TOML file or a mapping, got {got}.")
         return _schema(where, content)
 
     @property
@@ -188,7 +186,7 @@ def column_of(
         )
     kinds = [key for key in _KINDS if key in declaration]
     if len(kinds) != 1:
-        declared = " and ".join(kinds) or "nothing"
+        declared = " and ".join(kinds or map(repr, declaration)) or "nothing"
         raise ValueError(f"{said} declares {declared}: choose one of {', '.join(_KINDS)}.")
     (key,) = kinds
     if key == "bounds":

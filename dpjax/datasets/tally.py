@@ -11,10 +11,12 @@ from dpjax.datasets import labels
 from dpjax.datasets.cells import MISSING, unit_name
 from dpjax.datasets.encoders import ClassLabel, Numeric, Unscaled, label_forms, numeric_forms
 from dpjax.datasets.schema import Schema
+from dpjax.datasets.source import few
 
 MOST_CLASSES = 20  # a column with more distinct values is not a label of classes
 _SHOWN = 8  # levels named in one remark
 _NEARLY = 0.9  # of the cells: levels, or dates, are written in another way than is declared
+_RARE = 0.005  # of the records: a level with fewer is hidden by noise, or misspelt
 _NARROW = 0.01  # of the declared bounds: noise hides what differs so little
 
 
@@ -32,7 +34,7 @@ class Tally:
         self._missing, self._outside = collections.Counter[str](), collections.Counter[str]()
         self._undeclared = {name: collections.Counter[str]() for name in names}
         self.labels, self._other = collections.Counter[str](), collections.Counter[str]()
-        self._codes = collections.Counter[float]()
+        self._codes, self._levels = collections.Counter[float](), collections.Counter[str]()
         self._persons = collections.Counter[str]()
         self._no_persons = collections.Counter[str]()  # what cells hold that name nobody
         self._stand_ins = np.zeros(2, int)
@@ -50,6 +52,9 @@ class Tally:
         for column, held in zip(self._columns, cells, strict=True):
             name, part = column.name, column.encode(held)
             parts.append(part)
+            if column.key == "levels":
+                ones = (part == 1).sum(axis=0).tolist()
+                self._levels.update(dict(zip(column.features, ones, strict=True)))
             # Both leave NaN out.
             self._least[name] = np.fmin(self._least[name], np.fmin.reduce(part))
             self._most[name] = np.fmax(self._most[name], np.fmax.reduce(part))
@@ -161,12 +166,15 @@ class Tally:
         return ["; ".join(words) + "."]
 
     def remarks(self) -> list[str]:
-        """Returns what looks like a slip: lines at the ends of a table that are no records."""
+        """Returns what looks like a slip: rare levels, and lines at the ends of a table."""
+        rare = [f"{n} of {name!r}" for name, n in self._levels.items() if n < _RARE * self._rows]
+        found = [f"levels that fewer than {_RARE:.1%} of the rows have: {few(rare, str)}; "
+                 "with such levels --inference may give no intervals"] * bool(rare)  # fmt: skip
         if 10 * self._null_rows > self._rows:
-            return []
+            return found
         said = ("first record contributes nothing: is it a second line of the header?",
                 "last record contributes nothing: is it a line of totals, or a note?")  # fmt: skip
-        return [f"the {text}" for text, null in zip(said, self._ends, strict=True) if null]
+        return found + [f"the {end}" for end, null in zip(said, self._ends, strict=True) if null]
 
     def unit_problems(self) -> list[str]:
         """Returns what is wrong with the units."""
@@ -174,9 +182,8 @@ class Tally:
         if self._no_persons:
             problems.append(
                 f"the unit {unit!r} holds {_few(self._no_persons)}, which names nobody, so that "
-                'such a record contributes nothing: declare under [unit] type = "number" '
-                "(unit_type in Python) if all are whole numbers (7, 7.0, 007 and +7 are one), or "
-                '"text" if they are words, compared as they are written.'
+                'such a record contributes nothing: declare under [unit] type = "number" if all '
+                'are whole numbers (7, 7.0, 007 and +7 are one), or "text" (unit_type in Python).'
             )
         if unit is not None and len(self._persons) < 2:
             named = "no unit" if not self._persons else "one unit alone"
@@ -220,8 +227,8 @@ class Tally:
             elif 2 * missing > rows and name not in said:
                 problems.append(
                     f"the column {name!r} has no valid value in {missing} of {rows} records, which "
-                    "therefore contribute nothing: remove the column, or declare in a schema what "
-                    "it holds, ignore = true, or, for numbers, missing = a number."
+                    "therefore contribute nothing: declare in a schema what it holds, such as "
+                    "levels for words, ignore = true, or, for numbers, missing = a number."
                 )
             if 2 * self._outside[name] > rows:
                 problems.append(

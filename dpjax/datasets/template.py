@@ -21,11 +21,11 @@ from dpjax.datasets.sources import is_table_path, open_source
 _HEAD = """\
 # What each column of {name} is. Fill in every [] and "" from public knowledge, not from the
 # records, and remove what does not apply. A column is one of:
-#   bounds = [0, 120]            a number, or a date: clamped to these bounds and scaled. Without
-#                                missing = 40, say, a record with an empty cell contributes nothing
-#   levels = ["red", "green"]    one of several levels: an indicator for each. Of any other cell,
-#                                other = true makes another indicator; without it the record
-#                                contributes nothing
+#   bounds = [0, 120]            a number, or a date: clamped to these bounds and scaled. A record
+#                                with an empty cell contributes nothing, unless missing = 40, say
+#   levels = ["red", "green"]    one of several levels: an indicator for each. A record with any
+#                                other cell contributes nothing, unless other = true, which is one
+#                                more level: for --inference only where it is common
 #   order = ["low", "high"]      levels in their order
 #   ignore = true                not used
 
@@ -38,7 +38,7 @@ column = {column}  # {said}
 classes = []  # of two the first is -1, such as ["no", "yes"]; for a number: bounds = [0, 100]
 
 # [unit]  # protects all records of a person together
-# column = "person"  # says whose a record is
+# column = "person"  # says whose a record is; remove its part below
 # max_records = 10  # of one person; further ones are left out
 # type = "number"  # 7, 7.0 and 007 are one person; "text" compares as it is written
 """
@@ -86,8 +86,7 @@ def template(table: str | os.PathLike[str] | Any, label: str | None = None) -> s
     Privacy: names of columns and how each is stored, which are taken as public; no value, range or
       level of the data. Where that is not stated, as in a CSV, the majority of a column's cells
       decides what it is said to hold, and ``quoted_line_breaks`` is true where lines leave quotes
-      open that later lines close. Both are NOT PRIVATE: they are for the owner of the data, who
-      fills in what is known without them.
+      open that later lines close. Both are NOT PRIVATE, for the owner of the data alone.
 
     >>> text = template({"age": np.array([30, 60]), "ill": ["no", "yes"]}, label="ill")
     >>> print(text[text.index("[label]"):])
@@ -96,7 +95,7 @@ def template(table: str | os.PathLike[str] | Any, label: str | None = None) -> s
     classes = []  # of two the first is -1, such as ["no", "yes"]; for a number: bounds = [0, 100]
     <BLANKLINE>
     # [unit]  # protects all records of a person together
-    # column = "person"  # says whose a record is
+    # column = "person"  # says whose a record is; remove its part below
     # max_records = 10  # of one person; further ones are left out
     # type = "number"  # 7, 7.0 and 007 are one person; "text" compares as it is written
     <BLANKLINE>

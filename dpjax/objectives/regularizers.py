@@ -267,15 +267,15 @@ class ExceptIntercept:
 def default_penalty(size: int, epsilon: float, classes: bool, inference: bool = False) -> float:
     """Returns the strength that tables and estimators take by default: c / (n epsilon).
 
-    Noise on a mean gradient is of this order, and the penalty falls with it. For predictions c is 2
-    with ``classes`` and 1 of a number, see ``benchmarks/estimator.py`` and ``regression.py``. For
-    ``inference`` it is 1/10: an interval is given only where the curvature is above its noise,
-    about 9 / (n epsilon), so that at most about 1 % of a coefficient is lost.
+    Noise on a mean gradient is of this order too. For predictions c is 2 with ``classes`` and 1 of
+    a number, see ``benchmarks/estimator.py`` and ``regression.py``. For ``inference`` it is 1/10:
+    intervals need a curvature of about 9 / (n epsilon), so at most about 1 % is lost.
 
     >>> default_penalty(1_000, 2.0, classes=True)
     0.001
     """
-    return (0.1 if inference else 2.0 if classes else 1.0) / (size * epsilon)
+    factor = 0.1 if inference else 2.0 if classes else 1.0
+    return factor / (size * _validate.positive("epsilon", epsilon))
 
 
 def describe_penalty(regularizer: Any) -> str:

@@ -72,9 +72,8 @@ class Coefficients:
     Args:
       names: of the k coefficients: columns, levels such as ``"education=school"``, the intercept.
       per: what each is for: ``"1"``, a ``"day"``, a ``"level"`` in their order, or ``""``.
-      spans: number of such steps in the declared range of the column, 1 for a feature or a level,
-        and NaN for an intercept in the units of the columns: coefficient times span is what the
-        whole range of the column does to the prediction. (k,)
+      spans: (k,) numbers of such steps in the declared range, which by coefficient times span adds
+        to the prediction; 1 for a feature or a level, NaN for an intercept in units of columns.
       classes: names of K classes with a row of coefficients each; None for one row.
       values: (k,), or (K, k).
       lower: lower ends of intervals, like ``values``; or None.
@@ -226,6 +225,11 @@ def coefficients(
     if bars is not None and refusal is None:
         lower, upper = (end.reshape(shape) for end in bars.intervals(confidence))
         errors = bars.stddev.reshape(shape) if kind == "population" else None
+    if noise is not None and refusal is not None and "varies too little" in refusal:
+        # Over the range of a column; an intercept has none.
+        wide = np.nan_to_num(np.atleast_2d(noise * named[2])).max(axis=0)
+        most = [named[0][at] for at in np.flatnonzero(wide >= 0.8 * wide.max())]
+        refusal += f"; noise alone is widest for {', '.join(most)}"
     held = values.reshape(shape), lower, upper, confidence, refusal
     return Coefficients(*named, classes or None, *held, caption, kind, errors, noise, penalty)
 
@@ -284,8 +288,7 @@ def _terms(scale: Preprocessing) -> tuple[_Named, np.ndarray]:
     first = [cells[:1] for cells in probes]
     # Terms are differences from here, since encoding is no linear map of cells.
     base = np.asarray(scale.encode(first), np.float64)[0]
-    terms: list[tuple[str, str, float, np.ndarray]] = []
-    constant = base
+    terms, constant = list[tuple[str, str, float, np.ndarray]](), base
     for at, (column, cells) in enumerate(zip(encoders, probes, strict=True)):
         # One column is varied, all others stay at their first cell.
         varied = [held if at == i else held.repeat(len(cells)) for i, held in enumerate(first)]
@@ -313,8 +316,7 @@ def _terms(scale: Preprocessing) -> tuple[_Named, np.ndarray]:
         terms.append((column.name, per, count, slope))
         constant = constant - low * slope
     # No column has a range that the intercept could span.
-    terms.append((_INTERCEPT, "", np.nan, constant))
-    names, per, spans, effects = zip(*terms, strict=True)
+    names, per, spans, effects = zip(*terms, (_INTERCEPT, "", np.nan, constant), strict=True)
     return (names, per, np.array(spans)), np.stack(effects)
 
 

@@ -96,8 +96,7 @@ def training_rows(x: Any, preprocessing: Preprocessing | None) -> PyTree:
       preprocessing: of the training data, or None.
 
     Raises:
-      ValueError: for a ``Dataset`` that was scaled otherwise, or a table of what was trained on
-        arrays.
+      ValueError: for a ``Dataset`` scaled otherwise, or a table where arrays were trained on.
 
     Privacy: NOT a mechanism; each row depends on its own record.
 
@@ -116,7 +115,7 @@ def training_rows(x: Any, preprocessing: Preprocessing | None) -> PyTree:
             raise ValueError(
                 f"the data set {x.name!r} was scaled by other columns, bounds or intercept than "
                 f"the training data: they differ in {few(differences, str)}. Load it as those "
-                "were, or pass the table itself."
+                "were (with inference=True if they were), or, to predict, pass the table itself."
             )
         return x.x
     if preprocessing is None:

@@ -529,6 +529,13 @@ COUNTED = {
 }  # fmt: skip
 
 
+def test_the_owners_check_names_rare_levels():
+    levels = {"levels": ["No", "Yes", "Perhaps"], "other": True}
+    report = checked(COLUMNS | {"b": WORDS}, b=levels)
+    assert not report.exact_problems and len(report.exact_remarks) == 1
+    assert "rows have: 0 of 'b=Perhaps', 0 of 'b=other'; with such" in report.exact_remarks[0]
+
+
 @pytest.mark.parametrize("way", COUNTED)
 def test_the_owners_check_counts_what_values_alone_show(way):
     call, message = COUNTED[way]

@@ -260,6 +260,10 @@ BAD = {
         "declares no feature",
     ),
     "a kind missing": (declared(columns__age={}), "columns.age .* declares nothing: choose one of"),
+    "a kind misspelt": (
+        declared(columns__age={"bound": [0, 9]}),
+        "age .* declares 'bound': choose",
+    ),
     "two kinds": (
         declared(columns__age__levels=["a"]),
         "columns.age .* declares bounds and levels: choose one",

@@ -234,6 +234,12 @@ def test_a_summary_has_what_people_know_and_what_noise_alone_gives():
     assert held["p_values"] == found.p_values.tolist() and held["within_noise"][0]
 
 
+def test_where_columns_vary_too_little_those_with_the_widest_noise_are_named():
+    found, covariance = of_population(0.3)
+    widest = found.names[int(np.argmax(np.diag(covariance)))]
+    assert found.refusal.endswith(f"; noise alone is widest for {widest}")
+
+
 def test_without_an_interval_noise_alone_stands_beside_every_coefficient():
     found, _ = of_population(0.4)
     assert found.errors is None and found.p_values is None and found.noise is not None
