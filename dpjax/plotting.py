@@ -230,8 +230,10 @@ def _forest(axes: Any, held: Any, colors: tuple[str, str, str, str]) -> None:
     is_noise = np.abs(values) <= noise
     reach = np.abs([values, lower, upper])
     reach = np.max(reach, axis=0, where=np.isfinite(reach), initial=0.0)
-    # A column with wide bounds would leave no room for the others.
-    limit = 1.1 * min(reach.max(), 4 * np.median(reach)) or 1.0
+    # A column with wide bounds would leave no room for the others; strong effects are seen.
+    typical, seen = np.median(reach), np.isfinite(values) & ~is_noise
+    strong = np.max(np.abs(values), where=seen, initial=0.0)
+    limit = 1.1 * min(reach.max(), max(4 * typical, min(strong, 10 * typical))) or 1.0
     rows, half = np.arange(len(values)), np.minimum(noise, limit)
     # Cut here, since in the SVG of a page nothing is cut at the axes.
     lower, upper = (np.clip(end, -limit, limit) for end in (lower, upper))

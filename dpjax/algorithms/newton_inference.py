@@ -58,7 +58,7 @@ class NoisyNewton(base.FieldsAlgorithm):
     """Configuration of noisy Newton; made by ``noisy_newton``."""
 
     approach: oracles.JointQuery
-    near: oracles.JointQuery | None
+    penultimate: oracles.JointQuery | None
     norms: oracles.NormsQuery | None
     last: oracles.FittedQuery
     covariance: oracles.CovarianceQuery
@@ -88,8 +88,8 @@ class NoisyNewton(base.FieldsAlgorithm):
         return self._moved(state, ask(self.approach, state.params), self.approach)
 
     def finalize(self, key: Array, state: NoisyNewtonState, ask: base.Ask) -> NoisyNewtonState:
-        if self.near is not None:
-            state, _ = self._moved(state, ask(self.near, state.params), self.near)
+        if self.penultimate is not None:
+            state, _ = self._moved(state, ask(self.penultimate, state.params), self.penultimate)
         if self.norms is not None:
             counts = ask(self.norms, state.params)
             fitted = self.norms.exceeded(counts, _CLIPPED)
@@ -278,7 +278,7 @@ def noisy_newton(
         unclipped = budget.relation != "add_or_remove_one"
     algorithm = NoisyNewton(
         approach=approach(far / steps),
-        near=approach(near, label="near_gradient_and_hessian") if near else None,
+        penultimate=approach(near, label="penultimate_gradient_and_hessian") if near else None,
         norms=asked(oracles.NormsQuery, _NORMS, clip_norm=clip) if fitted else None,
         last=asked(oracles.FittedQuery, last, label="last_gradient_and_hessian", **weights),
         covariance=asked(oracles.CovarianceQuery, _COVARIANCE, clip_norm=clip),

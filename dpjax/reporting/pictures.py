@@ -125,6 +125,7 @@ def _axes(
         axes = Figure(figsize=size).add_axes((0.14, bottom, 0.85, 0.97 - bottom))
         axes.set_yscale("linear" if decades is None else "log")
         axes.grid(True, axis="y", color=_RULE, linewidth=0.8)
+        axes.set_axisbelow(True)
         axes.tick_params(which="both", left=False, bottom=False, labelcolor=_MUTED, labelsize=9)
         axes.spines[["top", "right"]].set_visible(False)
         axes.spines[["left", "bottom"]].set_color(_RULE)
