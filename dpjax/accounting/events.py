@@ -131,7 +131,7 @@ def compose(events: Iterable[Event]) -> Event:
     relations = {event.relation for event in events}
     if len(relations) != 1:
         raise ValueError(
-            f"events of different relations, or none, cannot be composed: {sorted(relations)}."
+            f"events of different relations, and none at all, do not compose: {sorted(relations)}."
         )
     return Event(tuple(r for event in events for r in event.releases), events[0].relation)
 
