@@ -630,12 +630,12 @@ def test_groups_are_protected_as_units():
     x, y = numbers()
     groups = np.repeat(np.arange(100), 4)
     model = regression(max_records=4, unit="patient").fit(x, y, groups)
-    assert "one patient" in model.guarantee_
+    assert "one 'patient'" in model.guarantee_
     assert model.solution_.algorithm.queries[0].data_size == 100
     assert model.score(x, y) > 0.9
     labelled = make(max_records=2, classes=(0, 1), data_norm=30.0)
     labelled.fit(x, (y > 30).astype(int), groups.astype(str))
-    assert "one person" in labelled.guarantee_
+    assert "one 'person'" in labelled.guarantee_
     with pytest.raises(ValueError, match="groups need max_records"):
         regression().fit(x, y, groups)
     with pytest.raises(ValueError, match="max_records is for units"):
