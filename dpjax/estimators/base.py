@@ -168,8 +168,8 @@ class PrivateEstimator(BaseEstimator):
             self.bounds_epsilon is not None and not private
         ):
             raise ValueError(
-                'limits=(lower, upper) are what bounds="private" are found within, for a part of '
-                "the budget, bounds_epsilon: declare both, or bounds=(lower, upper) alone."
+                'bounds="private" needs public limits=(lower, upper), between which bounds are found; '
+                "limits and bounds_epsilon go with nothing else. Or declare bounds=(lower, upper)."
             )
         for name in ("inference", "tune"):
             if private and getattr(self, name):
@@ -330,6 +330,8 @@ class PrivateEstimator(BaseEstimator):
             # Booked before anything is asked.
             return run(planned, data, **arguments)
         solution = solve(planned, data, key=key, seed=seed)
+        # Of private bounds the training is booked beside them, and reads the same part.
+        solution = dataclasses.replace(solution, part=getattr(self.ledger, "part", None))
         if self.ledger is None:
             _unbooked.append(None)  # atomic, where adding 1 is not
         if int(solution.status) == Status.NOT_FINITE:

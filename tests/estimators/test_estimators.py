@@ -234,12 +234,20 @@ def test_bounds_are_found_within_limits_and_booked_once(groups, tmp_path):
     assert model.score(x, x[:, 0] > 1_100) > 0.8
 
 
+def test_private_bounds_name_the_part_of_the_data_that_was_read(tmp_path):
+    budget = dpjax.PrivacyBudget(60.0, 1e-2)
+    with dpjax.Ledger.create(tmp_path / "ledger", budget, parts=("north", "south")) as ledger:
+        how = {"bounds": "private", "limits": (-9, 9), "data_norm": None}
+        model = make(**how, ledger=ledger.of("north")).fit(*problem())
+        assert "the part 'north'" in model.guarantee_ and ledger.of("south").remaining == 1
+
+
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
-        ({"bounds": "private"}, "declare both, or bounds"),
-        ({"bounds": (0, 1), "limits": (0, 1)}, "declare both, or bounds"),
-        ({"bounds": (0, 1), "bounds_epsilon": 0.1}, "declare both, or bounds"),
+        ({"bounds": "private"}, "needs public limits"),
+        ({"bounds": (0, 1), "limits": (0, 1)}, "needs public limits"),
+        ({"bounds": (0, 1), "bounds_epsilon": 0.1}, "needs public limits"),
         ({"bounds": "privat", "limits": (0, 1)}, "did you mean 'private'"),
         ({"bounds": "private", "limits": (0, 1), "tune": True}, "tune does not go with"),
         ({"bounds": "private", "limits": (0, 1), "inference": True}, "inference does not go with"),
