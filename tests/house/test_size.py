@@ -22,7 +22,7 @@ MOST = {
     "diagnostics": (694, 3),
     "display": (348, 3),
     "driver": (2084, 12),
-    "estimators": (926, 4),  # summaries, bounds that are found privately
+    "estimators": (927, 4),  # summaries, bounds that are found privately
     "linalg": (704, 5),
     "mechanisms": (1431, 8),
     "models": (103, 2),
@@ -37,7 +37,7 @@ MOST = {
     "transforms": (1490, 7),
     "tuning": (1013, 6),
 }
-WHEEL = 44_669
+WHEEL = 44_670
 """All rooms together, templates among them: 2,650 fewer than when tables had come (issue 38)."""
 
 
