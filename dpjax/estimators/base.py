@@ -168,7 +168,7 @@ class PrivateEstimator(BaseEstimator):
             self.bounds_epsilon is not None and not private
         ):
             raise ValueError(
-                'bounds="private" needs public limits=(lower, upper), between which bounds are found; '
+                'bounds="private" needs public limits=(lower, upper), within which they are found; '
                 "limits and bounds_epsilon go with nothing else. Or declare bounds=(lower, upper)."
             )
         for name in ("inference", "tune"):
