@@ -20,6 +20,7 @@ import pytest
 from dpjax import _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
 from dpjax.accounting import PoissonRelease, best_of, filters, hash_chain
+from dpjax.algorithms import spider_theory
 from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
@@ -64,7 +65,7 @@ from dpjax.oracles import (
 )
 from dpjax.oracles import query as oracles
 from dpjax.sampling import samplers, skips
-from dpjax.transforms import adaptive, aggregate, noise
+from dpjax.transforms import adaptive, aggregate, noise, second_order
 from dpjax.transforms import gaussian as chains
 from dpjax.tuning import search, trials
 
@@ -941,6 +942,20 @@ def _(patch):
 @mutant("a difference of few records not clipped to match")
 def _(patch):
     patch.setattr(EstimateQuery, "_limit", lambda self, size: math.inf)
+
+
+@mutant("a rule's batch of no records")
+def _(patch):
+    def records_by(rule, state, needed, most):
+        return jnp.minimum(jnp.ceil(rule(state, needed)), most).astype(jnp.int32)
+
+    patch.setattr(spider_theory, "records_by", records_by)
+
+
+@mutant("a trust-region link of half the radius")
+def _(patch):
+    step = second_order.trust_region_step
+    patch.setattr(second_order, "trust_region_step", lambda g, h, r, s: step(g, h, r / 2, s))
 
 
 @mutant("records read again")
