@@ -376,6 +376,5 @@ def stochastic_spider(
         **problem.plan(steps, theory.MAX_STEPS),
     )
     # Independent noise falls with what a difference can move, to that share at least.
-    least = LEAST if estimate.correlation.is_independent else 1.0
-    problem.check_spent(spider.event, least)
+    problem.check_spent(spider.event, LEAST if estimate.correlation.is_independent else 1.0)
     return spider
