@@ -47,8 +47,8 @@ class TrustRegionInfo(NamedTuple):
     """Metrics of a step; all of it released."""
 
     gradient_norm: Array
-    """Norm of the noisy gradient that the step reads, regularizer included; in DP-TR it is filtered
-    and in subspace DP-TR projected."""
+    """Norm of the noisy gradient, regularizer included, before the step; in subspace DP-TR, of
+    the projected gradient."""
     multiplier: Array
     """Dual variable of the subproblem; 0 when the step lies inside the radius."""
     radius: Array
@@ -100,10 +100,16 @@ def take_step(
     """
     objective, wide = algorithm.objective, at_least_float32(state.params)
     flat, unravel = ravel_pytree(wide)
+
+    def regularized(gradient: Array) -> Array:
+        return ravel_pytree(objective.regularize_gradient(unravel(gradient), wide))[0]
+
     terms = answer if model is None else model
-    gradient = ravel_pytree(objective.regularize_gradient(unravel(terms.gradient), wide))[0]
+    gradient = regularized(terms.gradient)
     hessian = objective.regularize_hessian(terms.hessian, wide)
     move, info = minimize_model(gradient, hessian, damping, radius, algorithm.subproblem)
+    # Whatever a step reads: a history shows what was released.
+    info = info._replace(gradient_norm=jnp.linalg.norm(regularized(answer.gradient)))
     params = optax.tree.cast_like(unravel(flat + move), state.params)
     after = (params, state.params, answer, info.multiplier, state.iteration + 1, model)
     return TrustRegionState(*after), info
