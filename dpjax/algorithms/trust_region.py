@@ -1,7 +1,7 @@
 """DP-TR (Wang and Xu 2020, algorithm 1), and the step on a noisy model that its variants share."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -263,7 +263,7 @@ def dp_trust_region(
         queries=queries,
         **shrinking(radii, steps),
         damping=base.to_leaf(damping),
-        stop_below=_stopping_level(objective, stopping_alpha),
+        stop_below=stopping_level(objective, stopping_alpha),
         bounds=_noise_bounds(queries, dimension, beta / steps if picked else beta),
         beta=beta,
         stopping=stopping_alpha is not None,
@@ -276,7 +276,12 @@ def dp_trust_region(
     return algorithm
 
 
-def paper_schedule(objective: objectives.Objective, alpha: float = 0.1) -> dict[str, float]:
+def paper_schedule(
+    objective: objectives.Objective,
+    alpha: float = 0.1,
+    dimension: int | None = None,
+    zeta: float = 0.05,
+) -> dict[str, Any]:
     """Returns the paper's own radius and stopping rule, as arguments of ``dp_trust_region``.
 
     These are radius = final_radius = sqrt(alpha / rho), no damping, and the stopping rule
@@ -285,8 +290,12 @@ def paper_schedule(objective: objectives.Objective, alpha: float = 0.1) -> dict[
     Args:
       objective: it must have a Hessian-Lipschitz constant rho.
       alpha: target accuracy of the second-order stationary point, above 0.
+      dimension: p, for ``dp_stochastic_trust_region``: separate releases and theorem 4's batches
+        are added, |S| = (G / alpha)^2 ln(p / zeta) and |T| = M^2 ln(p / zeta) / (alpha rho), with 1
+        for the constants that it leaves open.
+      zeta: probability of theorem 4, below 1.
 
-    Reference: Wang and Xu (2020), theorem 2. At alpha = 0.1 the rule fires after one or two
+    Reference: Wang and Xu (2020), theorems 2 and 4. At alpha = 0.1 the rule fires after one or two
     iterations on the paper's data, far from the optimum.
 
     >>> round(paper_schedule(objectives.logistic())["radius"], 3)
@@ -296,7 +305,16 @@ def paper_schedule(objective: objectives.Objective, alpha: float = 0.1) -> dict[
         raise ValueError(f"{objective.name} has no Hessian-Lipschitz constant.")
     alpha = _validate.positive("alpha", alpha)
     radius = math.sqrt(alpha / objective.hessian_lipschitz)
-    return {"radius": radius, "final_radius": radius, "damping": 0.0, "stopping_alpha": alpha}
+    schedule = {"radius": radius, "final_radius": radius, "damping": 0.0, "stopping_alpha": alpha}
+    if dimension is None:
+        return schedule
+    log = math.log(_validate.positive_int("dimension", dimension))
+    log -= math.log(_validate.open_unit("zeta", zeta))
+    of_gradient, of_hessian, _ = cast(Any, objective.constants)
+    roots = of_gradient / alpha, of_hessian * radius / alpha  # radius^2 is alpha / rho
+    sizes = (math.ceil(root**2 * log) for root in roots)
+    batches = zip(("batch_size", "hessian_batch_size"), sizes, strict=True)
+    return schedule | dict(batches, release="separate")
 
 
 def region_of(objective: objectives.Objective) -> Region:
@@ -347,13 +365,19 @@ def _queries(
         unclipped = free and base.never_clips(objective, budget.relation, clip)
         return (problem.part(JointQuery, joint, 1.0, **weights),), unclipped
     unclipped = base.never_clips(objective, budget.relation, clip, hessian_clip)
+    of_gradient, of_hessian = fractions(clip, hessian_clip, radius)
+    gradient = problem.part(GradientQuery, joint, of_gradient, clip_norm=clip)
+    hessian = problem.part(HessianQuery, joint, of_hessian, clip_norm=hessian_clip)
+    return (gradient, hessian), unclipped
+
+
+def fractions(clip: float, hessian_clip: float, radius: float) -> tuple[float, float]:
+    """Returns what gradient and Hessian spend of mu^2 in separate releases, for such steps."""
     # Minimises the model error sqrt(p) sigma_g r + |E| r^2 / 2 over a step of length r, with
     # |E| about tau sqrt(2 p): rho_g / rho_h = (sqrt(2) D_g / (D_F r))^(2/3), free of p.
     ratio = (math.sqrt(2) * clip / (hessian_clip * radius)) ** (2 / 3)
     fraction = min(max(ratio / (1 + ratio), 0.01), 0.99)
-    gradient = problem.part(GradientQuery, joint, fraction, clip_norm=clip)
-    hessian = problem.part(HessianQuery, joint, 1 - fraction, clip_norm=hessian_clip)
-    return (gradient, hessian), unclipped
+    return fraction, 1 - fraction
 
 
 def joint_weights(
@@ -389,9 +413,10 @@ def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:
     return NoiseBounds(gradient, round_up(hessian))
 
 
-def _stopping_level(objective: objectives.Objective, alpha: float | None) -> float:
+def stopping_level(objective: objectives.Objective, alpha: float | None) -> float:
+    """Returns sqrt(alpha rho), of step 7; minus infinity without a rule, which is never reached."""
     if alpha is None:
-        return -math.inf  # never reached
+        return -math.inf
     if objective.hessian_lipschitz is None:
         raise ValueError(f"stopping_alpha needs {objective.name}'s Hessian-Lipschitz constant.")
     alpha = _validate.positive("stopping_alpha", alpha)
