@@ -155,19 +155,14 @@ def dp_stochastic_trust_region(
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP-STR")
     steps = _validate.int32_count("steps", steps)
-    subproblem = check_solver("subproblem", subproblem)
     n = problem.data_size
     batches = _batches(batch_size, n, steps)
-    separate = _validate.choice("release", release, trust_region.RELEASES) == "separate"
-    if not separate and hessian_batch_size is not None:
-        raise ValueError("hessian_batch_size is for release='separate'; a joint one has one batch.")
+    hessian_batch = _hessian_batch(release, hessian_batch_size, batches, n)
     radii = trust_region.check_radii(objective, radius, final_radius)
     damping = _validate.non_negative("damping", damping)
     poisson = _validate.choice("sampling", sampling, SAMPLINGS) == "poisson"
     if max_batch_size is not None and not poisson:
-        raise ValueError(
-            "max_batch_size is for Poisson batches; one of fixed size never overflows."
-        )
+        raise ValueError("max_batch_size is for Poisson batches; a fixed size never overflows.")
 
     def draw(size: int) -> Any:
         # As if every stage drew in all steps: the maximum batch size is slightly larger.
@@ -176,19 +171,13 @@ def dp_stochastic_trust_region(
         return oracles.without_replacement_sampler(size, n)
 
     clips = (clip_norm, hessian_clip_norm)
-    if separate:
-        if len(batches) > 1:
-            raise ValueError("a schedule of batch sizes is for release='joint'.")
-        size = batches[0] if hessian_batch_size is None else hessian_batch_size
-        sizes = [*batches, oracles.check_batch_size(size, n, "hessian_batch_size")]
-        queries_of = _separate_queries(problem, draw, sizes, clips, math.sqrt(math.prod(radii)))
-    else:
+    if hessian_batch is None:
         queries_of = _joint_queries(problem, draw, batches, clips)
-
-    def event(scale: float) -> Event:
-        return _event(queries_of(scale), steps)
-
-    stages = queries_of(calibrate(event, budget, accountant))
+    else:
+        sizes, typical = (*batches, hessian_batch), math.sqrt(math.prod(radii))
+        queries_of = _separate_queries(problem, draw, sizes, clips, typical)
+    scale = calibrate(lambda scale: _event(queries_of(scale), steps), budget, accountant)
+    stages = queries_of(scale)
     scales = [damping * trust_region.spectral_scale(queries[-1]) for queries in stages]
     algorithm = StochasticTrustRegion(
         stages=stages,
@@ -196,7 +185,7 @@ def dp_stochastic_trust_region(
         damping=tuple(map(base.to_leaf, scales)),
         stop_below=trust_region.stopping_level(objective, stopping_alpha),
         stopping=stopping_alpha is not None,
-        subproblem=subproblem,
+        subproblem=check_solver("subproblem", subproblem),
         **problem.plan(steps, 1),
     )
     problem.check_spent(algorithm.event)
@@ -220,6 +209,17 @@ def _batches(batch_size: int | Sequence[int] | None, data_size: int, steps: int)
     return batches
 
 
+def _hessian_batch(release: str, size: int | None, batches: list[int], n: int) -> int | None:
+    if _validate.choice("release", release, trust_region.RELEASES) == "joint":
+        if size is not None:
+            raise ValueError("hessian_batch_size is for release='separate', with a batch each.")
+        return None
+    if len(batches) > 1:
+        raise ValueError("a schedule of batch sizes is for release='joint'.")
+    size = batches[0] if size is None else size
+    return oracles.check_batch_size(size, n, "hessian_batch_size")
+
+
 def _joint_queries(
     problem: base.Problem, draw: Callable[[int], Any], batches: list[int], clips: tuple
 ) -> Callable[[float], tuple[Queries, ...]]:
@@ -241,7 +241,7 @@ def _joint_queries(
 
 
 def _separate_queries(
-    problem: base.Problem, draw: Callable[[int], Any], sizes: list[int], clips: tuple, radius: float
+    problem: base.Problem, draw: Callable[[int], Any], sizes: tuple, clips: tuple, radius: float
 ) -> Callable[[float], tuple[Queries, ...]]:
     norms = base.clip_norms(problem.objective, *clips)
     fractions = trust_region.fractions(*norms, radius)

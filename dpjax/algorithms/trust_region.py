@@ -381,7 +381,7 @@ def _queries(
 
 
 def fractions(clip: float, hessian_clip: float, radius: float) -> tuple[float, float]:
-    """Returns what gradient and Hessian spend of mu^2 in separate releases, for such steps."""
+    """Returns the fractions of mu^2 for gradient and Hessian, for steps of length ``radius``."""
     # Minimises the model error sqrt(p) sigma_g r + |E| r^2 / 2 over a step of length r, with
     # |E| about tau sqrt(2 p): rho_g / rho_h = (sqrt(2) D_g / (D_F r))^(2/3), free of p.
     ratio = (math.sqrt(2) * clip / (hessian_clip * radius)) ** (2 / 3)
