@@ -61,7 +61,7 @@ def by_hand(ask, algorithm, key, records, carry, step):
 def trained(release):
     """A training of DP-TR, and what a loop by hand needs to draw the same noise."""
     sizes = {"data_size": len(Y), "dimension": P, "steps": STEPS, "release": release}
-    algorithm = dpjax.dp_trust_region(OBJECTIVE, BUDGET, **sizes)
+    algorithm = dpjax.dp_trust_region(OBJECTIVE, BUDGET, **sizes, filtering=False)
     root, params = jax.random.key(7), jnp.zeros(P)
     solution = dpjax.solve(algorithm, (X, Y), key=root)
     key = configuration_key(root, algorithm, (X, Y), params)
