@@ -214,11 +214,10 @@ def _certified(problem: Problem, data: Dataset) -> dict[str, float]:
 
 
 def _landscape(problem: Problem, data: Dataset) -> dict[str, float]:
-    if problem.loss.constants is None:
+    if (rho := problem.loss.hessian_lipschitz) is None:
         raise ValueError(f"{problem.name} has no Hessian-Lipschitz constant.")
     land = diagnostics.exact_landscape(problem.loss, data.examples)
     saddle, minimum, lowest = land.saddle, land.minimum, land.saddle.min_eigenvalue
-    rho = float(problem.loss.constants.hessian_lipschitz)
     return {
         "optimum": minimum.value,
         "saddle": saddle.value,
@@ -226,7 +225,7 @@ def _landscape(problem: Problem, data: Dataset) -> dict[str, float]:
         "saddle_min_eigenvalue": lowest,
         "minimum_min_eigenvalue": minimum.min_eigenvalue,
         "halfway": land.halfway,
-        "hessian_lipschitz": rho,
+        "hessian_lipschitz": float(rho),
         "saddle_alpha": float(least_alpha(0.0, lowest, rho)),
     }
 
