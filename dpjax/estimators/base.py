@@ -118,17 +118,7 @@ class PrivateEstimator(BaseEstimator):
         x = arrays.features(X)
         if len(x) != len(y):
             raise ValueError("X and y must have one length: pass one label in y for each row of X.")
-        if (sample_weight is None) != (self.max_weight is None):
-            raise ValueError(
-                "sample_weight and max_weight go together: declare the largest possible weight, "
-                f"without looking at the data. {_ROUTING.format('sample_weight')}"
-            )
-        if sample_weight is not None:
-            weights = arrays.weights(sample_weight, self.max_weight)
-            if len(x) != len(weights):
-                raise ValueError("sample_weight must have one weight for each row of X.")
-            # Nothing that is asked of the data counts a record without a weight.
-            x, y = np.where(weights[:, None] > 0, x, np.nan), np.stack([y, weights], axis=1)
+        x, y = self._weighted(x, y, sample_weight)
         self._note_features(X, x, reset=True)
         bounds = self.limits if self._finds_bounds else self.bounds
         self._scaling = self._declare(arrays.by_column(bounds, X, x.shape[1]), x.shape[1])
@@ -178,6 +168,20 @@ class PrivateEstimator(BaseEstimator):
         self.releasable_ = solution.releasable
         self._params = np.asarray(solution.params, np.float64)
         return self._params
+
+    def _weighted(self, x: np.ndarray, y: np.ndarray, sample_weight: Any) -> Any:
+        if (sample_weight is None) != (self.max_weight is None):
+            raise ValueError(
+                "sample_weight and max_weight go together: declare the largest possible weight, "
+                f"without looking at the data. {_ROUTING.format('sample_weight')}"
+            )
+        if sample_weight is None:
+            return x, y
+        weights = arrays.weights(sample_weight, self.max_weight)
+        if len(x) != len(weights):
+            raise ValueError("sample_weight must have one weight for each row of X.")
+        # Nothing that is asked of the data counts a record without a weight.
+        return np.where(weights[:, None] > 0, x, np.nan), np.stack([y, weights], axis=1)
 
     @property
     def _finds_bounds(self) -> bool:

@@ -19,10 +19,9 @@ from dpjax.objectives.units import REDUCTIONS, UnitLoss
 
 Regularizer = Callable[[Params], Array]
 _WEIGHTS = (
-    "class weights are one declared number above 0 for each class, of a loss of linear scores with "
-    "classes, not of {}. Weights balanced by the labels would read them: declare numbers, or take "
-    "them from private counts of the labels by `dpjax describe`; of a network weight your own "
-    "loss. Weights of records are for a loss of linear scores, after class weights, before units."
+    "class weights are one declared number above 0 for each class, of a loss of linear scores, not "
+    "of {}: those balanced by the labels would read them, so take private counts by `dpjax "
+    "describe`; of a network weight your own loss. Weights of records come last, before units."
 )
 
 
@@ -226,9 +225,7 @@ class Objective:
     _repr_html_ = HasCard._repr_html_
 
     def _card(self) -> Card:
-        known = self.constants or self.defaults
-        rows = {"labels": self.labels or "what the loss reads", "regularizer": self.regularizer}
-        rows |= known._asdict() if known else {}
+        rows = {"labels": self.labels, "regularizer": self.regularizer, "bounds": self.constants}
         return Card(f"Objective {self.name}", tuple((name, str(rows[name])) for name in rows))
 
     def tree_flatten(self) -> tuple[tuple, "Objective"]:
@@ -301,16 +298,12 @@ class Objective:
 
         Args:
           weights: a declared number above 0 for each class, in their order; only their ratios
-            count, as they are divided by the largest. The penalty stays what it is. None for a
-            weight that each record has beside its label: labels are then (n, 2), and a record
-            contributes nothing unless its weight is above 0 and at most 1.
+            count, as they are divided by the largest. None for a weight of each record, over a
+            declared number: labels are then (n, 2), with a weight above 0 and at most 1, or else
+            the record contributes nothing. The penalty stays what it is.
 
         Raises:
-          ValueError: for a loss without a closed form or without classes, or weights that do not
-            fit. Those read off the labels, as ``"balanced"`` does, would tell of the records.
-
-        Privacy: a record's own weight is part of it: divide by the largest that is possible, a
-          declared number, and not by the largest that there is.
+          ValueError: for weights that do not fit the loss; ``"balanced"`` would read the labels.
 
         >>> from dpjax.objectives import logistic
         >>> rare = logistic().weighted((1, 5))
@@ -318,11 +311,10 @@ class Objective:
         0.2
         """
         form, kind, shares, words = self.linear, self.label_kind, None, "sample weights"
-        if isinstance(weights, str) or form is None or kind is None or kind.axes:
+        size = None if weights is None else 0 if isinstance(weights, str) else len(weights)
+        if form is None or kind is None or kind.axes or size not in (None, kind.classes):
             raise ValueError(_WEIGHTS.format(self.name))
         if weights is not None:
-            if len(weights) != kind.classes:
-                raise ValueError(_WEIGHTS.format(self.name))
             numbers = [_validate.normal("a class weight", weight) for weight in weights]
             shares = tuple(float(np.float32(weight / max(numbers))) for weight in numbers)
             words = f"class weights {', '.join(f'{share:.4g}' for share in shares)}"
