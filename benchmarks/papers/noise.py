@@ -17,6 +17,7 @@ from dpjax.algorithms import (
     dp_gradient_descent,
     dp_stochastic_trust_region,
     dp_trust_region,
+    paper_schedule,
 )
 from dpjax.objectives import Objective
 from dpjax.oracles import without_replacement_sampler
@@ -88,6 +89,13 @@ def trust_region(
     return _within(dataclasses.replace(made, queries=queries, damping=scale), budget)
 
 
+def theorem_2(
+    objective: Objective, budget: PrivacyBudget, *, alpha: float = 0.1, **settings: Any
+) -> Algorithm:
+    """Returns DP-TR as algorithm 1 and theorem 2 have it: their noise, radius, stop and T."""
+    return trust_region(objective, budget, **paper_schedule(objective, alpha), **settings)
+
+
 def stochastic_trust_region(
     objective: Objective,
     budget: PrivacyBudget,
@@ -114,10 +122,9 @@ def stochastic_trust_region(
         objective,
         _replace_one(budget),
         batch_size=data_size,
-        release="separate",
         damping=0.0,
         **sizes,
-        **settings,
+        **settings | {"release": "separate"},
     )
     batch = max(1, round(data_size / 7)) if batch_size is None else batch_size
     batches = (batch, batch if hessian_batch_size is None else hessian_batch_size)
@@ -145,6 +152,19 @@ def stochastic_trust_region(
     scale = base.to_leaf(damping * _spectral_scale(queries, dimension))
     made = dataclasses.replace(made, stages=(queries,), damping=(scale,))
     return made if literal else _within(made, budget)
+
+
+def theorem_4(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    dimension: int,
+    alpha: float = 0.1,
+    **settings: Any,
+) -> Algorithm:
+    """Returns DP-STR as algorithm 2 and theorem 4 have it, on two batches of ``batch_size`` each."""
+    schedule = paper_schedule(objective, alpha, dimension=dimension) | {"hessian_batch_size": None}
+    return stochastic_trust_region(objective, budget, dimension=dimension, **schedule | settings)
 
 
 def _spectral_scale(queries: tuple, dimension: int) -> float:

@@ -14,6 +14,7 @@ from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base, certificate
 from dpjax.algorithms.certificate import Certificate, ErrorBars, NoiseBounds
+from dpjax.algorithms.filtering import FilteredModel, filtered, unfiltered
 from dpjax.algorithms.gradient_descent import noise_bounds
 from dpjax.linalg import symmetric_top_eigenvalue_quantile, trust_region_step
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
@@ -22,6 +23,8 @@ from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAn
 
 RELEASES = ("joint", "separate")
 _FINAL_RADIUS = 0.5
+# Of the first step where answers are filtered: measured, larger ones lose more than they gain.
+_FILTERED_RADIUS = 8.0
 CERTIFICATES = ("last_query", "output")
 Queries = tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
 """Queries for the quadratic model: a joint one, or one for the gradient and one for the Hessian."""
@@ -36,6 +39,8 @@ class TrustRegionState(NamedTuple):
     answer: SecondOrderAnswer
     multiplier: Array
     iteration: Array
+    model: FilteredModel | None = None
+    """What all answers say of ``query_point``; None where a step reads the last one alone."""
 
 
 class TrustRegionInfo(NamedTuple):
@@ -84,21 +89,29 @@ def take_step(
     answer: SecondOrderAnswer,
     radius: Array,
     damping: Array | float,
+    model: FilteredModel | None = None,
 ) -> tuple[TrustRegionState, TrustRegionInfo]:
     """Returns the state after steps 5 and 6 of algorithm 1, and its metrics.
 
-    ``answer`` holds the noisy data terms at ``state.params``; those of the objective's exact
-    regularizer are added.
+    ``answer`` holds the noisy data terms at ``state.params``, and ``model`` what is read in its
+    place, if not None; those of the objective's exact regularizer are added.
 
-    Privacy: post-processing of the answer.
+    Privacy: post-processing of the answers.
     """
     objective, wide = algorithm.objective, at_least_float32(state.params)
     flat, unravel = ravel_pytree(wide)
-    gradient = ravel_pytree(objective.regularize_gradient(unravel(answer.gradient), wide))[0]
-    hessian = objective.regularize_hessian(answer.hessian, wide)
+
+    def regularized(gradient: Array) -> Array:
+        return ravel_pytree(objective.regularize_gradient(unravel(gradient), wide))[0]
+
+    terms = answer if model is None else model
+    gradient = regularized(terms.gradient)
+    hessian = objective.regularize_hessian(terms.hessian, wide)
     move, info = minimize_model(gradient, hessian, damping, radius, algorithm.subproblem)
+    # Whatever a step reads: a history shows what was released.
+    info = info._replace(gradient_norm=jnp.linalg.norm(regularized(answer.gradient)))
     params = optax.tree.cast_like(unravel(flat + move), state.params)
-    after = (params, state.params, answer, info.multiplier, state.iteration + 1)
+    after = (params, state.params, answer, info.multiplier, state.iteration + 1, model)
     return TrustRegionState(*after), info
 
 
@@ -134,6 +147,7 @@ class TrustRegion(base.Algorithm):
     stopping: bool = static()
     certified: str | None = static()
     unclipped: bool = static()
+    filtering: bool = static()
     subproblem: Solver = static()
 
     title = "DP-TR"
@@ -143,22 +157,39 @@ class TrustRegion(base.Algorithm):
         count = int(self.steps) + (self.certified == "output")
         return compose(query.event(count) for query in self.queries)
 
+    @property
+    def stddevs(self) -> tuple[Array | float, Array | float]:
+        """Noise on a coordinate of the gradient, and on a diagonal entry of the Hessian."""
+        return self.queries[0].stddev, self.queries[-1].hessian_stddev
+
     def init(self, params: Params) -> TrustRegionState:
-        return start(params)
+        state = start(params)
+        model = unfiltered(state.answer, self.stddevs) if self.filtering else None
+        return state._replace(model=model)
 
     def step(
         self, key: Array, state: TrustRegionState, ask: base.Ask
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
-        # Algorithm 1, with damping and a radius that shrinks.
+        # Algorithm 1, with damping, a radius that shrinks, and a filter over the answers.
         answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
-        return take_step(self, state, answer, radius, self.damping)
+        if (model := state.model) is not None:
+            here, before = (ravel_pytree(w)[0] for w in (state.params, state.query_point))
+            move = at_least_float32(here) - at_least_float32(before)
+            model = filtered(model, state.iteration, move, answer, self.stddevs)
+        return take_step(self, state, answer, radius, self._damping(model), model)
+
+    def _damping(self, model: FilteredModel | None) -> Array | float:
+        if model is None:
+            return self.damping
+        # Of an average of Hessians there is less noise to pass for negative curvature.
+        return self.damping * jnp.sqrt(model.hessian_variance) / self.stddevs[1]
 
     def done(self, state: TrustRegionState) -> Array:
         # Step 7: Lagrange multiplier + damping at most sqrt(alpha rho).
         if not self.stopping:
             return jnp.asarray(False)
-        return state.multiplier + self.damping <= self.stop_below
+        return state.multiplier + self._damping(state.model) <= self.stop_below
 
     def certify(
         self, key: Array, state: TrustRegionState, ask: base.Ask, bounded_rows: bool
@@ -202,6 +233,7 @@ def dp_trust_region(
     hessian_clip_norm: float | None = None,
     release: str = "joint",
     stopping_alpha: float | None = None,
+    filtering: bool = True,
     accountant: str = "pld",
     certify: str | None = "last_query",
     beta: float = 0.05,
@@ -224,17 +256,20 @@ def dp_trust_region(
         most sqrt(alpha rho); None to take all steps. The paper proves it for a constant radius
         alone, see ``paper_schedule``. As noisy values then select the last iterate, the certificate
         there spends beta / T on each iterate (a union bound).
+      filtering: whether a step reads all answers so far, gradients by a Kalman filter and Hessians
+        by an average, instead of the last one; it costs no privacy. The certificate and the error
+        bars rest on the last answer alone.
       certify: ``"last_query"`` (free; w_{T-1} of a full run), ``"output"`` (one more release) or
         None.
       the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases means of clipped per-record gradients and Hessians with Gaussian noise, T
-      times, or T + 1 with ``certify="output"``; subproblem, multiplier, step, stopping and
-      certificate are post-processing. The guarantee is that of all releases even if the run stops
-      before.
+      times, or T + 1 with ``certify="output"``; filter, subproblem, multiplier, step, stopping
+      and certificate are post-processing. The guarantee is that of all releases even if the run
+      stops before.
 
     Reference: Wang and Xu (2020), algorithm 1, theorem 1; the joint release, the isometric noise,
-      damping and the shrinking radius are ours.
+      damping, the filter and the shrinking radius are ours.
 
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_trust_region(
@@ -249,6 +284,8 @@ def dp_trust_region(
     subproblem = check_solver("subproblem", subproblem)
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)
+    if _validate.flag("filtering", filtering) and radius is None:
+        radius = min(region.radius, _FILTERED_RADIUS)
     radii = check_radii(objective, radius, final_radius)
     _validate.choice("release", release, RELEASES)
     clips = (clip_norm, hessian_clip_norm)
@@ -269,6 +306,7 @@ def dp_trust_region(
         stopping=stopping_alpha is not None,
         certified=certify,
         unclipped=unclipped,
+        filtering=filtering,
         subproblem=subproblem,
         **problem.plan(steps, 1),
     )
@@ -286,8 +324,9 @@ def paper_schedule(
     """Returns the paper's own radius, steps and stopping rule, as arguments of ``dp_trust_region``.
 
     These are radius = final_radius = sqrt(alpha / rho), T = 6 sqrt(rho) Delta / alpha^1.5, rounded
-    up, no damping, and the stopping rule multiplier <= sqrt(alpha rho). A step that does not stop
-    lowers the objective by alpha^1.5 / (3 sqrt(rho)) without noise; half of it is left for noise.
+    up, no damping or filter, and the stopping rule multiplier <= sqrt(alpha rho). A step that does
+    not stop lowers the objective by alpha^1.5 / (3 sqrt(rho)) without noise; half of it is left for
+    noise.
 
     Args:
       objective: it must have a Hessian-Lipschitz constant rho, its regularizer included.
@@ -316,7 +355,7 @@ def paper_schedule(
     radii = {"radius": radius, "final_radius": radius}
     schedule = {**radii, "steps": steps, "damping": 0.0, "stopping_alpha": alpha}
     if dimension is None:
-        return schedule
+        return schedule | {"filtering": False}
     log = math.log(_validate.positive_int("dimension", dimension))
     log -= math.log(_validate.open_unit("zeta", zeta))
     # A batch is for the data term alone: its constants.

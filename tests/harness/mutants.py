@@ -20,7 +20,7 @@ import pytest
 from dpjax import _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
 from dpjax.accounting import PoissonRelease, best_of, filters, hash_chain
-from dpjax.algorithms import stochastic_trust_region
+from dpjax.algorithms import mirror_descent, stochastic_trust_region
 from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
@@ -1082,3 +1082,8 @@ def _(patch):
 def _(patch):
     read = MappedFile.read
     patch.setattr(MappedFile, "read", lambda file, start, out: read(file, max(start - 1, 0), out))
+
+
+@mutant("a mirror map taken unchecked")
+def _(patch):
+    patch.setattr(mirror_descent, "_check_pair", lambda *given: None)
