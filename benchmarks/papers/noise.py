@@ -162,7 +162,7 @@ def theorem_4(
     alpha: float = 0.1,
     **settings: Any,
 ) -> Algorithm:
-    """Returns DP-STR as algorithm 2 and theorem 4 have it, on two batches of ``batch_size`` each."""
+    """Returns DP-STR as algorithm 2 and theorem 4 have it, on two batches of ``batch_size``."""
     schedule = paper_schedule(objective, alpha, dimension=dimension) | {"hessian_batch_size": None}
     return stochastic_trust_region(objective, budget, dimension=dimension, **schedule | settings)
 
