@@ -59,7 +59,6 @@ METHODS = (
     Method(_OWN, noise.theorem_2),
     Method(_TR, noise.trust_region, grids=_REGION),
     Method("DP-TR, dpjax, defaults", "dp-tr"),
-    Method("DP-STR, published noise, corrected, theorem 4", noise.theorem_4, takes=_BATCH),
     Method(_STR, noise.stochastic_trust_region, takes=_BATCH, grids=_SUBSETS),
     Method(_OURS, "dp-str", takes=_BATCH),
     Method("DP-Adam, dpjax, defaults", "dp-adam"),
@@ -238,8 +237,7 @@ EXPERIMENT = Experiment(
     "has that advantage. `benchmarks/fair.py` ranks methods that are tuned alike. *Theorem 2* is "
     "the paper's algorithm 1 with alpha = 0.1, as in its experiments: radius sqrt(alpha / rho), "
     "T = 6 sqrt(rho) Delta / alpha^1.5, no damping, and the stop at a multiplier of at most "
-    "sqrt(alpha rho). *Theorem 4* is the same of algorithm 2, on the batches of the paper's "
-    "experiments. *Published noise* is the formula of algorithm 1, of algorithm 2 with the "
+    "sqrt(alpha rho). *Published noise* is the formula of algorithm 1, of algorithm 2 with the "
     "factor T that its gradient's variance lacks (*corrected*), and for DP-GD that of Wang, Ye and "
     "Xu (2017); tables give the epsilon that it really has. The paper prints the sigmoid loss as "
     "1 / (1 + exp(-m)), m = y <x, w>, which rewards mistakes: here it is 1 / (1 + exp(m)). The "
