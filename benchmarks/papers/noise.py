@@ -117,6 +117,7 @@ def stochastic_trust_region(
     here it has the factor, unless ``literal`` asks for the print, whatever it spends.
     """
     sizes = {"data_size": data_size, "dimension": dimension, "steps": steps}
+    settings |= {"release": "separate"}
     # All records are quickly calibrated; their noise and samplers are replaced.
     made = dp_stochastic_trust_region(
         objective,
@@ -124,7 +125,7 @@ def stochastic_trust_region(
         batch_size=data_size,
         damping=0.0,
         **sizes,
-        **settings | {"release": "separate"},
+        **settings,
     )
     batch = max(1, round(data_size / 7)) if batch_size is None else batch_size
     batches = (batch, batch if hessian_batch_size is None else hessian_batch_size)
@@ -162,9 +163,10 @@ def theorem_4(
     alpha: float = 0.1,
     **settings: Any,
 ) -> Algorithm:
-    """Returns DP-STR as algorithm 2 and theorem 4 have it, on two batches of ``batch_size``."""
-    schedule = paper_schedule(objective, alpha, dimension=dimension) | {"hessian_batch_size": None}
-    return stochastic_trust_region(objective, budget, dimension=dimension, **schedule | settings)
+    """Returns DP-STR as algorithm 2 and theorem 4 have it, on two batches of one size."""
+    settings = paper_schedule(objective, alpha, dimension=dimension) | settings
+    settings["hessian_batch_size"] = None
+    return stochastic_trust_region(objective, budget, dimension=dimension, **settings)
 
 
 def _spectral_scale(queries: tuple, dimension: int) -> float:
