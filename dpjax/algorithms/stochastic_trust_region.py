@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from dpjax import _validate, objectives, oracles
 from dpjax._typing import Array, Params, pytree_dataclass, static
@@ -30,7 +31,7 @@ class StochasticTrustRegion(base.Algorithm):
     stages: tuple[Queries, ...]
     radius: Array | float
     radius_decay: Array | float
-    damping: Array | tuple[float, ...]
+    damping: Array | tuple[Any, ...]
     subproblem: Solver = static()
 
     title = "DP-STR"
@@ -54,9 +55,10 @@ class StochasticTrustRegion(base.Algorithm):
         # ``steps_of_stage``, which builds the event, must count in the same way.
         stage = jnp.minimum(state.iteration * stages // self.steps, stages - 1)
         answer = self._ask(state.params, ask, stage)
-        radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
+        radius = trust_region.radius_at(self, state.iteration, answer.hessian.dtype)
         # Each stage has noise of its own size, and so its own damping.
         damping = jnp.stack([jnp.asarray(d, radius.dtype) for d in self.damping])[stage]
+        damping = base.at_step(damping, state.iteration)
         return trust_region.take_step(self, state, answer, radius, damping)
 
     def _ask(self, params: Params, ask: base.Ask, stage: Array) -> oracles.SecondOrderAnswer:
@@ -95,9 +97,9 @@ def dp_stochastic_trust_region(
     dimension: int,
     batch_size: int | Sequence[int] | None = None,
     steps: int = STEPS,
-    radius: float | None = None,
+    radius: optax.ScalarOrSchedule | None = None,
     final_radius: float | None = None,
-    damping: float = 0.5,
+    damping: optax.ScalarOrSchedule = 0.5,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
     sampling: str = "poisson",
@@ -137,8 +139,8 @@ def dp_stochastic_trust_region(
     subproblem = check_solver("subproblem", subproblem)
     n = problem.data_size
     batches = _batches(batch_size, n, steps)
-    radii = trust_region.check_radii(objective, radius, final_radius)
-    damping = _validate.non_negative("damping", damping)
+    radii = trust_region.check_radii(problem, radius, final_radius, steps)
+    kappa = base.scheduled("damping", damping, problem, steps, _validate.non_negative)
     poisson = _validate.choice("sampling", sampling, SAMPLINGS) == "poisson"
     if max_batch_size is not None and not poisson:
         raise ValueError(
@@ -152,7 +154,7 @@ def dp_stochastic_trust_region(
         return oracles.without_replacement_sampler(size, n)
 
     stages = _joint_queries(problem, draw, batches, steps, (clip_norm, hessian_clip_norm))
-    scales = [damping * trust_region.spectral_scale(queries[-1]) for queries in stages]
+    scales = [kappa * trust_region.spectral_scale(queries[-1]) for queries in stages]
     algorithm = StochasticTrustRegion(
         stages=stages,
         **trust_region.shrinking(radii, steps),

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
@@ -151,14 +152,15 @@ class TrustRegion(base.Algorithm):
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
         # Algorithm 1, with damping and a radius that shrinks.
         answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
-        radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
-        return take_step(self, state, answer, radius, self.damping)
+        radius = radius_at(self, state.iteration, answer.hessian.dtype)
+        return take_step(self, state, answer, radius, base.at_step(self.damping, state.iteration))
 
     def done(self, state: TrustRegionState) -> Array:
         # Step 7: Lagrange multiplier + damping at most sqrt(alpha rho).
         if not self.stopping:
             return jnp.asarray(False)
-        return state.multiplier + self.damping <= self.stop_below
+        damping = base.at_step(self.damping, state.iteration - 1)  # that of the last step
+        return state.multiplier + damping <= self.stop_below
 
     def certify(
         self, key: Array, state: TrustRegionState, ask: base.Ask, bounded_rows: bool
@@ -195,9 +197,9 @@ def dp_trust_region(
     data_size: int,
     dimension: int,
     steps: int | None = None,
-    radius: float | None = None,
+    radius: optax.ScalarOrSchedule | None = None,
     final_radius: float | None = None,
-    damping: float | None = None,
+    damping: optax.ScalarOrSchedule | None = None,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
     release: str = "joint",
@@ -249,20 +251,21 @@ def dp_trust_region(
     subproblem = check_solver("subproblem", subproblem)
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)
-    radii = check_radii(objective, radius, final_radius)
+    radii = check_radii(problem, radius, final_radius, steps)
     _validate.choice("release", release, RELEASES)
     clips = (clip_norm, hessian_clip_norm)
-    typical = math.sqrt(math.prod(radii))  # length of a step, to split the noise by
+    # The length of a step, to split the noise by.
+    typical = float(np.mean(np.sqrt(math.prod(radii))))
     queries, unclipped = _queries(problem, steps + (certify == "output"), release, clips, typical)
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
     picked = stopping_alpha is not None and certify == "last_query"
     damping = region.damping if damping is None else damping
-    damping = _validate.non_negative("damping", damping) * spectral_scale(queries[-1])
+    kappa = base.scheduled("damping", damping, problem, steps, _validate.non_negative)
     algorithm = TrustRegion(
         queries=queries,
         **shrinking(radii, steps),
-        damping=base.to_leaf(damping),
+        damping=base.to_leaf(kappa * spectral_scale(queries[-1])),
         stop_below=_stopping_level(objective, stopping_alpha),
         bounds=_noise_bounds(queries, dimension, beta / steps if picked else beta),
         beta=beta,
@@ -315,11 +318,18 @@ def region_of(objective: objectives.Objective) -> Region:
 
 
 def check_radii(
-    objective: objectives.Objective, radius: float | None, final_radius: float | None
-) -> tuple[float, float]:
-    """Returns the radii of the first and the last iteration, or raises for ones that grow."""
-    radius = region_of(objective).radius if radius is None else radius
-    first = base.positive_leaf("radius", radius)
+    problem: base.Problem, radius: Any, final_radius: float | None, steps: int
+) -> tuple[Any, Any]:
+    """Returns the radii of the first and the last iteration, or raises for ones that grow.
+
+    Of a schedule both are its values, (T,).
+    """
+    radius = region_of(problem.objective).radius if radius is None else radius
+    first = base.scheduled("radius", radius, problem, steps, base.positive_leaf)
+    if callable(radius):
+        if final_radius is not None:
+            raise ValueError("final_radius is for a number as radius: a schedule has its own end.")
+        return first, first
     if final_radius is None:
         return first, min(first, _FINAL_RADIUS)
     last = base.positive_leaf("final_radius", final_radius)
@@ -331,12 +341,18 @@ def check_radii(
     return first, last
 
 
-def shrinking(radii: tuple[float, float], steps: int) -> dict[str, float]:
+def shrinking(radii: tuple[Any, Any], steps: int) -> dict[str, Any]:
     """Returns the radius and the factor that takes it to the final one in ``steps`` iterations."""
     # T iterations have T - 1 steps between them; a single one has the first radius.
     first, last = radii
-    decay = base.to_leaf((last / first) ** (1 / max(steps - 1, 1)))
+    decay = base.to_leaf(float(np.mean(last / first)) ** (1 / max(steps - 1, 1)))
     return {"radius": first, "radius_decay": decay}
+
+
+def radius_at(algorithm: Any, iteration: Array, dtype: Any) -> Array:
+    """Returns the radius of an iteration, which shrinks or is that of a schedule."""
+    radius = base.at_step(algorithm.radius, iteration)
+    return radius * algorithm.radius_decay ** iteration.astype(dtype)
 
 
 def _queries(
