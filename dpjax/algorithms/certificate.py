@@ -201,7 +201,8 @@ class ErrorBars(Bars):
     which says how large r is. Sampling error is no part of it.
 
     Args:
-      estimate: w~, (p,): the parameters but for damping, which moves them by less than the noise.
+      estimate: w~, (p,): the undamped step on the last answers alone. A filtered output is another
+        point, whose errors are smaller where the filter helps, and is not what intervals are about.
       covariance: of the noise's effect on them, (p, p).
       shift: the bound on |r| over the noise's standard deviation, shape ().
       travelled: length of the last step, squared in the norm of B, over what noise makes of it.

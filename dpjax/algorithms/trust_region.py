@@ -1,7 +1,7 @@
 """DP-TR (Wang and Xu 2020, algorithm 1), and the step on a noisy model that its variants share."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
 from dpjax.algorithms import base, certificate
 from dpjax.algorithms.certificate import Certificate, ErrorBars, NoiseBounds
+from dpjax.algorithms.filtering import FilteredModel, filtered, unfiltered
 from dpjax.algorithms.gradient_descent import noise_bounds
 from dpjax.linalg import symmetric_top_eigenvalue_quantile, trust_region_step
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
@@ -23,6 +24,8 @@ from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAn
 
 RELEASES = ("joint", "separate")
 _FINAL_RADIUS = 0.5
+# Of the first step where answers are filtered: measured, larger ones lose more than they gain.
+_FILTERED_RADIUS = 8.0
 CERTIFICATES = ("last_query", "output")
 Queries = tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
 """Queries for the quadratic model: a joint one, or one for the gradient and one for the Hessian."""
@@ -37,6 +40,8 @@ class TrustRegionState(NamedTuple):
     answer: SecondOrderAnswer
     multiplier: Array
     iteration: Array
+    model: FilteredModel | None = None
+    """What all answers say of ``query_point``; None where a step reads the last one alone."""
 
 
 class TrustRegionInfo(NamedTuple):
@@ -85,21 +90,29 @@ def take_step(
     answer: SecondOrderAnswer,
     radius: Array,
     damping: Array | float,
+    model: FilteredModel | None = None,
 ) -> tuple[TrustRegionState, TrustRegionInfo]:
     """Returns the state after steps 5 and 6 of algorithm 1, and its metrics.
 
-    ``answer`` holds the noisy data terms at ``state.params``; those of the objective's exact
-    regularizer are added.
+    ``answer`` holds the noisy data terms at ``state.params``, and ``model`` what is read in its
+    place, if not None; those of the objective's exact regularizer are added.
 
-    Privacy: post-processing of the answer.
+    Privacy: post-processing of the answers.
     """
     objective, wide = algorithm.objective, at_least_float32(state.params)
     flat, unravel = ravel_pytree(wide)
-    gradient = ravel_pytree(objective.regularize_gradient(unravel(answer.gradient), wide))[0]
-    hessian = objective.regularize_hessian(answer.hessian, wide)
+
+    def regularized(gradient: Array) -> Array:
+        return ravel_pytree(objective.regularize_gradient(unravel(gradient), wide))[0]
+
+    terms = answer if model is None else model
+    gradient = regularized(terms.gradient)
+    hessian = objective.regularize_hessian(terms.hessian, wide)
     move, info = minimize_model(gradient, hessian, damping, radius, algorithm.subproblem)
+    # Whatever a step reads: a history shows what was released.
+    info = info._replace(gradient_norm=jnp.linalg.norm(regularized(answer.gradient)))
     params = optax.tree.cast_like(unravel(flat + move), state.params)
-    after = (params, state.params, answer, info.multiplier, state.iteration + 1)
+    after = (params, state.params, answer, info.multiplier, state.iteration + 1, model)
     return TrustRegionState(*after), info
 
 
@@ -135,6 +148,7 @@ class TrustRegion(base.Algorithm):
     stopping: bool = static()
     certified: str | None = static()
     unclipped: bool = static()
+    filtering: bool = static()
     subproblem: Solver = static()
 
     title = "DP-TR"
@@ -144,22 +158,41 @@ class TrustRegion(base.Algorithm):
         count = int(self.steps) + (self.certified == "output")
         return compose(query.event(count) for query in self.queries)
 
+    @property
+    def stddevs(self) -> tuple[Array | float, Array | float]:
+        """Noise on a coordinate of the gradient, and on a diagonal entry of the Hessian."""
+        return self.queries[0].stddev, self.queries[-1].hessian_stddev
+
     def init(self, params: Params) -> TrustRegionState:
-        return start(params)
+        state = start(params)
+        model = unfiltered(state.answer, self.stddevs) if self.filtering else None
+        return state._replace(model=model)
 
     def step(
         self, key: Array, state: TrustRegionState, ask: base.Ask
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
-        # Algorithm 1, with damping and a radius that shrinks.
+        # Algorithm 1, with damping, a radius that shrinks, and a filter over the answers.
         answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
         radius = radius_at(self, state.iteration, answer.hessian.dtype)
-        return take_step(self, state, answer, radius, base.at_step(self.damping, state.iteration))
+        if (model := state.model) is not None:
+            here, before = (ravel_pytree(w)[0] for w in (state.params, state.query_point))
+            move = at_least_float32(here) - at_least_float32(before)
+            model = filtered(model, state.iteration, move, answer, self.stddevs)
+        damping = self._damping(model, state.iteration)
+        return take_step(self, state, answer, radius, damping, model)
+
+    def _damping(self, model: FilteredModel | None, iteration: Array) -> Array | float:
+        damping = base.at_step(self.damping, iteration)
+        if model is None:
+            return damping
+        # Of an average of Hessians there is less noise to pass for negative curvature.
+        return damping * jnp.sqrt(model.hessian_variance) / self.stddevs[1]
 
     def done(self, state: TrustRegionState) -> Array:
         # Step 7: Lagrange multiplier + damping at most sqrt(alpha rho).
         if not self.stopping:
             return jnp.asarray(False)
-        damping = base.at_step(self.damping, state.iteration - 1)  # that of the last step
+        damping = self._damping(state.model, state.iteration - 1)  # that of the last step
         return state.multiplier + damping <= self.stop_below
 
     def certify(
@@ -204,6 +237,7 @@ def dp_trust_region(
     hessian_clip_norm: float | None = None,
     release: str = "joint",
     stopping_alpha: float | None = None,
+    filtering: bool = True,
     accountant: str = "pld",
     certify: str | None = "last_query",
     beta: float = 0.05,
@@ -226,17 +260,20 @@ def dp_trust_region(
         most sqrt(alpha rho); None to take all steps. The paper proves it for a constant radius
         alone, see ``paper_schedule``. As noisy values then select the last iterate, the certificate
         there spends beta / T on each iterate (a union bound).
+      filtering: whether a step reads all answers so far, gradients by a Kalman filter and Hessians
+        by an average, instead of the last one; it costs no privacy. The certificate and the error
+        bars rest on the last answer alone.
       certify: ``"last_query"`` (free; w_{T-1} of a full run), ``"output"`` (one more release) or
         None.
       the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases means of clipped per-record gradients and Hessians with Gaussian noise, T
-      times, or T + 1 with ``certify="output"``; subproblem, multiplier, step, stopping and
-      certificate are post-processing. The guarantee is that of all releases even if the run stops
-      before.
+      times, or T + 1 with ``certify="output"``; filter, subproblem, multiplier, step, stopping
+      and certificate are post-processing. The guarantee is that of all releases even if the run
+      stops before.
 
     Reference: Wang and Xu (2020), algorithm 1, theorem 1; the joint release, the isometric noise,
-      damping and the shrinking radius are ours.
+      damping, the filter and the shrinking radius are ours.
 
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-6)
     >>> algorithm = dp_trust_region(
@@ -251,11 +288,12 @@ def dp_trust_region(
     subproblem = check_solver("subproblem", subproblem)
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)
+    if _validate.flag("filtering", filtering) and radius is None:
+        radius = min(region.radius, _FILTERED_RADIUS)
     radii = check_radii(problem, radius, final_radius, steps)
     _validate.choice("release", release, RELEASES)
     clips = (clip_norm, hessian_clip_norm)
-    # The length of a step, to split the noise by.
-    typical = float(np.mean(np.sqrt(math.prod(radii))))
+    typical = typical_radius(radii)
     queries, unclipped = _queries(problem, steps + (certify == "output"), release, clips, typical)
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
@@ -266,12 +304,13 @@ def dp_trust_region(
         queries=queries,
         **shrinking(radii, steps),
         damping=base.to_leaf(kappa * spectral_scale(queries[-1])),
-        stop_below=_stopping_level(objective, stopping_alpha),
+        stop_below=stopping_level(objective, stopping_alpha),
         bounds=_noise_bounds(queries, dimension, beta / steps if picked else beta),
         beta=beta,
         stopping=stopping_alpha is not None,
         certified=certify,
         unclipped=unclipped,
+        filtering=filtering,
         subproblem=subproblem,
         **problem.plan(steps, 1),
     )
@@ -280,24 +319,33 @@ def dp_trust_region(
 
 
 def paper_schedule(
-    objective: objectives.Objective, alpha: float = 0.1, initial_gap: float | None = None
+    objective: objectives.Objective,
+    alpha: float = 0.1,
+    initial_gap: float | None = None,
+    dimension: int | None = None,
+    zeta: float = 0.05,
 ) -> dict[str, Any]:
     """Returns the paper's own radius, steps and stopping rule, as arguments of ``dp_trust_region``.
 
     These are radius = final_radius = sqrt(alpha / rho), T = 6 sqrt(rho) Delta / alpha^1.5, rounded
-    up, no damping, and the stopping rule multiplier <= sqrt(alpha rho). A step that does not stop
-    lowers the objective by alpha^1.5 / (3 sqrt(rho)) without noise; half of it is left for noise.
+    up, no damping or filter, and the stopping rule multiplier <= sqrt(alpha rho). A step that does
+    not stop lowers the objective by alpha^1.5 / (3 sqrt(rho)) without noise; half of it is left for
+    noise.
 
     Args:
       objective: it must have a Hessian-Lipschitz constant rho, its regularizer included.
       alpha: target accuracy of the second-order stationary point, above 0.
       initial_gap: Delta, a public bound on L(w0) - min L; by default that at w = 0 of a loss of
         linear scores, as ln 2 of the logistic one.
+      dimension: p, for ``dp_stochastic_trust_region``: separate releases and theorem 4's batches
+        are added, |S| = (G / alpha)^2 ln(p / zeta) and |T| = M^2 ln(p / zeta) / (alpha rho), with 1
+        for the constants that it leaves open.
+      zeta: probability of theorem 4, below 1.
 
     Raises:
       ValueError: if rho or Delta is not known, or T is 2^31 or more.
 
-    Reference: Wang and Xu (2020), theorem 2. At alpha = 0.1 the rule fires after one or two
+    Reference: Wang and Xu (2020), theorems 2 and 4. At alpha = 0.1 the rule fires after one or two
     iterations on the paper's data, far from the optimum.
 
     >>> schedule = paper_schedule(objectives.logistic())
@@ -309,7 +357,16 @@ def paper_schedule(
     steps = math.ceil(6 * rho**0.5 * base.initial_gap(objective, initial_gap) / alpha**1.5)
     steps = _validate.int32_count("steps of paper_schedule", steps)
     radii = {"radius": radius, "final_radius": radius}
-    return {**radii, "steps": steps, "damping": 0.0, "stopping_alpha": alpha}
+    schedule = {**radii, "steps": steps, "damping": 0.0, "stopping_alpha": alpha}
+    if dimension is None:
+        return schedule | {"filtering": False}
+    log = math.log(_validate.positive_int("dimension", dimension))
+    log -= math.log(_validate.open_unit("zeta", zeta))
+    # A batch is for the data term alone: its constants.
+    of_gradient, of_hessian, _ = cast(Any, objective.constants)
+    sizes = (log * (of_gradient / alpha) ** 2, log * of_hessian**2 / (alpha * rho))
+    batches = zip(("batch_size", "hessian_batch_size"), map(math.ceil, sizes), strict=True)
+    return schedule | dict(batches, release="separate")
 
 
 def region_of(objective: objectives.Objective) -> Region:
@@ -349,6 +406,11 @@ def shrinking(radii: tuple[Any, Any], steps: int) -> dict[str, Any]:
     return {"radius": first, "radius_decay": decay}
 
 
+def typical_radius(radii: tuple[Any, Any]) -> float:
+    """Returns the length of a step, to split the noise by."""
+    return float(np.mean(np.sqrt(math.prod(radii))))
+
+
 def radius_at(algorithm: Any, iteration: Array, dtype: Any) -> Array:
     """Returns the radius of an iteration, which shrinks or is that of a schedule."""
     radius = base.at_step(algorithm.radius, iteration)
@@ -373,13 +435,19 @@ def _queries(
         unclipped = free and base.never_clips(objective, budget.relation, clip)
         return (problem.part(JointQuery, joint, 1.0, **weights),), unclipped
     unclipped = base.never_clips(objective, budget.relation, clip, hessian_clip)
+    of_gradient, of_hessian = fractions(clip, hessian_clip, radius)
+    gradient = problem.part(GradientQuery, joint, of_gradient, clip_norm=clip)
+    hessian = problem.part(HessianQuery, joint, of_hessian, clip_norm=hessian_clip)
+    return (gradient, hessian), unclipped
+
+
+def fractions(clip: float, hessian_clip: float, radius: float) -> tuple[float, float]:
+    """Returns the fractions of mu^2 for gradient and Hessian, for steps of length ``radius``."""
     # Minimises the model error sqrt(p) sigma_g r + |E| r^2 / 2 over a step of length r, with
     # |E| about tau sqrt(2 p): rho_g / rho_h = (sqrt(2) D_g / (D_F r))^(2/3), free of p.
     ratio = (math.sqrt(2) * clip / (hessian_clip * radius)) ** (2 / 3)
     fraction = min(max(ratio / (1 + ratio), 0.01), 0.99)
-    gradient = problem.part(GradientQuery, joint, fraction, clip_norm=clip)
-    hessian = problem.part(HessianQuery, joint, 1 - fraction, clip_norm=hessian_clip)
-    return (gradient, hessian), unclipped
+    return fraction, 1 - fraction
 
 
 def joint_weights(
@@ -415,9 +483,10 @@ def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:
     return NoiseBounds(gradient, round_up(hessian))
 
 
-def _stopping_level(objective: objectives.Objective, alpha: float | None) -> float:
+def stopping_level(objective: objectives.Objective, alpha: float | None) -> float:
+    """Returns sqrt(alpha rho), of step 7; minus infinity without a rule, which is never reached."""
     if alpha is None:
-        return -math.inf  # never reached
+        return -math.inf
     rho, alpha = _rho(objective, "stopping_alpha"), _validate.positive("stopping_alpha", alpha)
     return base.to_leaf(math.sqrt(alpha * rho))
 
