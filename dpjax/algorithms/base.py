@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import _validate, accounting
-from dpjax._program import trace
 from dpjax._typing import Array, Params, Relation, static
 from dpjax.accounting import Event, PrivacyBudget
 from dpjax.algorithms.card import AlgorithmBase
@@ -318,49 +317,6 @@ def to_leaf(value: Any) -> Any:
     with np.errstate(all="ignore"):
         narrow = np.float32(value)
     return narrow if np.ndim(narrow) else float(narrow)
-
-
-def scheduled(
-    name: str, value: Any, problem: Problem, steps: int, check: Callable[[str, Any], float]
-) -> Any:
-    """Returns a number as ``check`` does, or the values of a schedule at steps 0 to T - 1.
-
-    A schedule is a function of the step alone that JAX can trace, such as optax's. Its values,
-    float32 (T,), are leaves: a configuration, its digest and a checkpoint hold all of them.
-
-    Raises:
-      ValueError: for a schedule that takes more than the step, calls Python while it runs, holds a
-        traced value or an array with an entry for each record, or has a value that ``check``
-        refuses.
-
-    Privacy: the values must be public. Numbers that were read off records before cannot be told
-      from others.
-    """
-    if not callable(value):
-        return check(name, value)
-    what = f"{name} must be a number or a schedule, step -> number, of public numbers alone"
-    try:
-        held = trace(value, jax.ShapeDtypeStruct((), jnp.int32))
-        of_records = held.traced or (problem.data_size,) in (shape[:1] for shape in held.shapes)
-        with jax.ensure_compile_time_eval():  # also where a transformation traces the factory
-            at = jnp.arange(0 if of_records else steps)
-            numbers = jax.vmap(lambda step: jnp.float32(value(step)))(at)
-    # Too many arguments, Python's branches, NumPy's view of a tracer, no number.
-    except (TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{what}, that JAX can trace: {reason}") from error
-    if of_records:
-        raise ValueError(f"{what}; this one holds an array of records or a traced value.")
-    if numbers.shape != (steps,):
-        raise ValueError(f"{what}; this one returns an array of shape {numbers.shape[1:]}.")
-    for step, number in enumerate(values := np.asarray(numbers)):
-        check(f"{name} at step {step}", float(number))
-    return values
-
-
-def at_step(value: Any, step: Array) -> Any:
-    """Returns a number, or the value that a schedule has at a step."""
-    return value if jnp.ndim(value) == 0 else jnp.asarray(value)[step]
 
 
 def positive_leaf(name: str, value: float) -> float:

@@ -12,7 +12,7 @@ from dpjax import _validate, objectives
 from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
-from dpjax.algorithms import base
+from dpjax.algorithms import base, schedules
 from dpjax.algorithms.base import StepInfo
 from dpjax.oracles import GradientQuery, NewtonQuery
 
@@ -53,7 +53,7 @@ class Newton(base.FieldsAlgorithm):
         norm = jnp.linalg.norm(gradient)
         along = jnp.where(norm > 0, gradient / jnp.where(norm > 0, norm, 1), 0)
         direction = ask(self.direction, state.params, along=along)
-        move = -base.at_step(self.step_size, state.iteration) * norm * direction
+        move = -schedules.at_step(self.step_size, state.iteration) * norm * direction
         params = jax.tree.map(
             lambda w, m: w + m.astype(w.dtype), state.params, unravel(move.astype(gradient.dtype))
         )
@@ -128,7 +128,7 @@ def dp_newton(
             modification=modification,
             dimension=problem.dimension,
         ),
-        step_size=base.scheduled("step_size", step_size, problem, steps, base.positive_leaf),
+        step_size=schedules.scheduled("step_size", step_size, problem, steps, base.positive_leaf),
         **problem.plan(steps, MAX_STEPS),
     )
     problem.check_spent(algorithm.event)

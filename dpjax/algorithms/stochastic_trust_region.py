@@ -12,7 +12,7 @@ import optax
 from dpjax import _validate, objectives, oracles
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, round_up
-from dpjax.algorithms import base, trust_region
+from dpjax.algorithms import base, schedules, trust_region
 from dpjax.algorithms.trust_region import Queries, TrustRegionInfo, TrustRegionState
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 
@@ -55,7 +55,7 @@ class StochasticTrustRegion(base.Algorithm):
         # Algorithm 2, with damping and a radius that shrinks.
         stage, damping = self._stage(state.iteration)
         answer = self._ask(state.params, ask, stage)
-        radius = trust_region.radius_at(self, state.iteration, answer.hessian.dtype)
+        radius = schedules.radius_at(self, state.iteration, answer.hessian.dtype)
         return trust_region.take_step(self, state, answer, radius, damping.astype(radius.dtype))
 
     def done(self, state: TrustRegionState) -> Array:
@@ -71,7 +71,7 @@ class StochasticTrustRegion(base.Algorithm):
         stage = jnp.minimum(iteration * stages // self.steps, stages - 1)
         # Each stage has noise of its own size, and so its own damping.
         damping = jnp.stack([jnp.asarray(d) for d in self.damping])[stage]
-        return stage, base.at_step(damping, iteration)
+        return stage, schedules.at_step(damping, iteration)
 
     def _ask(self, params: Params, ask: base.Ask, stage: Array) -> oracles.SecondOrderAnswer:
         if len(self.stages) == 1:
@@ -160,8 +160,8 @@ def dp_stochastic_trust_region(
     n = problem.data_size
     batches = _batches(batch_size, n, steps)
     hessian_batch = _hessian_batch(release, hessian_batch_size, batches, n)
-    radii = trust_region.check_radii(problem, radius, final_radius, steps)
-    kappa = base.scheduled("damping", damping, problem, steps, _validate.non_negative)
+    radii = schedules.check_radii(problem, radius, final_radius, steps)
+    kappa = schedules.scheduled("damping", damping, problem, steps, _validate.non_negative)
     poisson = _validate.choice("sampling", sampling, SAMPLINGS) == "poisson"
     if max_batch_size is not None and not poisson:
         raise ValueError("max_batch_size is for Poisson batches; a fixed size never overflows.")
@@ -176,14 +176,14 @@ def dp_stochastic_trust_region(
     if hessian_batch is None:
         queries_of = _joint_queries(problem, draw, batches, clips)
     else:
-        sizes, typical = (*batches, hessian_batch), trust_region.typical_radius(radii)
+        sizes, typical = (*batches, hessian_batch), schedules.typical_radius(radii)
         queries_of = _separate_queries(problem, draw, sizes, clips, typical)
     scale = calibrate(lambda scale: _event(queries_of(scale), steps), budget, accountant)
     stages = queries_of(scale)
     scales = [kappa * trust_region.spectral_scale(queries[-1]) for queries in stages]
     algorithm = StochasticTrustRegion(
         stages=stages,
-        **trust_region.shrinking(radii, steps),
+        **schedules.shrinking(radii, steps),
         damping=tuple(map(base.to_leaf, scales)),
         stop_below=trust_region.stopping_level(objective, stopping_alpha),
         stopping=stopping_alpha is not None,

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
@@ -13,17 +12,15 @@ from dpjax import _validate, objectives
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
-from dpjax.algorithms import base, certificate
+from dpjax.algorithms import base, certificate, schedules
 from dpjax.algorithms.certificate import Certificate, ErrorBars, NoiseBounds
 from dpjax.algorithms.filtering import FilteredModel, filtered, unfiltered
 from dpjax.algorithms.gradient_descent import noise_bounds
 from dpjax.linalg import symmetric_top_eigenvalue_quantile, trust_region_step
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
-from dpjax.objectives.linear import Region
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
 
 RELEASES = ("joint", "separate")
-_FINAL_RADIUS = 0.5
 # Of the first step where answers are filtered: measured, larger ones lose more than they gain.
 _FILTERED_RADIUS = 8.0
 CERTIFICATES = ("last_query", "output")
@@ -174,7 +171,7 @@ class TrustRegion(base.Algorithm):
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
         # Algorithm 1, with damping, a radius that shrinks, and a filter over the answers.
         answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
-        radius = radius_at(self, state.iteration, answer.hessian.dtype)
+        radius = schedules.radius_at(self, state.iteration, answer.hessian.dtype)
         if (model := state.model) is not None:
             here, before = (ravel_pytree(w)[0] for w in (state.params, state.query_point))
             move = at_least_float32(here) - at_least_float32(before)
@@ -183,7 +180,7 @@ class TrustRegion(base.Algorithm):
         return take_step(self, state, answer, radius, damping, model)
 
     def _damping(self, model: FilteredModel | None, iteration: Array) -> Array | float:
-        damping = base.at_step(self.damping, iteration)
+        damping = schedules.at_step(self.damping, iteration)
         if model is None:
             return damping
         # Of an average of Hessians there is less noise to pass for negative curvature.
@@ -284,26 +281,26 @@ def dp_trust_region(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP-TR")
-    region = region_of(objective)
+    region = schedules.region_of(objective)
     steps = _validate.int32_count("steps", region.steps if steps is None else steps)
     subproblem = check_solver("subproblem", subproblem)
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)
     if _validate.flag("filtering", filtering) and radius is None:
         radius = min(region.radius, _FILTERED_RADIUS)
-    radii = check_radii(problem, radius, final_radius, steps)
+    radii = schedules.check_radii(problem, radius, final_radius, steps)
     _validate.choice("release", release, RELEASES)
     clips = (clip_norm, hessian_clip_norm)
-    typical = typical_radius(radii)
+    typical = schedules.typical_radius(radii)
     queries, unclipped = _queries(problem, steps + (certify == "output"), release, clips, typical)
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
     picked = stopping_alpha is not None and certify == "last_query"
     damping = region.damping if damping is None else damping
-    kappa = base.scheduled("damping", damping, problem, steps, _validate.non_negative)
+    kappa = schedules.scheduled("damping", damping, problem, steps, _validate.non_negative)
     algorithm = TrustRegion(
         queries=queries,
-        **shrinking(radii, steps),
+        **schedules.shrinking(radii, steps),
         damping=base.to_leaf(kappa * spectral_scale(queries[-1])),
         stop_below=stopping_level(objective, stopping_alpha),
         bounds=_noise_bounds(queries, dimension, beta / steps if picked else beta),
@@ -368,54 +365,6 @@ def paper_schedule(
     sizes = (log * (of_gradient / alpha) ** 2, log * of_hessian**2 / (alpha * rho))
     batches = zip(("batch_size", "hessian_batch_size"), map(math.ceil, sizes), strict=True)
     return schedule | dict(batches, release="separate")
-
-
-def region_of(objective: objectives.Objective) -> Region:
-    """Returns the default steps, radius and damping of a trust-region method."""
-    return Region() if objective.averaged is None else objective.averaged.region
-
-
-def check_radii(
-    problem: base.Problem, radius: Any, final_radius: float | None, steps: int
-) -> tuple[Any, Any]:
-    """Returns the radii of the first and the last iteration, or raises for ones that grow.
-
-    Of a schedule both are its values, (T,).
-    """
-    radius = region_of(problem.objective).radius if radius is None else radius
-    first = base.scheduled("radius", radius, problem, steps, base.positive_leaf)
-    if callable(radius):
-        if final_radius is not None:
-            raise ValueError("final_radius is for a number as radius: a schedule has its own end.")
-        return first, first
-    if final_radius is None:
-        return first, min(first, _FINAL_RADIUS)
-    last = base.positive_leaf("final_radius", final_radius)
-    if last > first:
-        raise ValueError(
-            f"final_radius must be at most radius={radius:g}, got {final_radius:g}: the radius "
-            "shrinks as the steps go on. Lower it, or leave it out."
-        )
-    return first, last
-
-
-def shrinking(radii: tuple[Any, Any], steps: int) -> dict[str, Any]:
-    """Returns the radius and the factor that takes it to the final one in ``steps`` iterations."""
-    # T iterations have T - 1 steps between them; a single one has the first radius.
-    first, last = radii
-    decay = base.to_leaf(float(np.mean(last / first)) ** (1 / max(steps - 1, 1)))
-    return {"radius": first, "radius_decay": decay}
-
-
-def typical_radius(radii: tuple[Any, Any]) -> float:
-    """Returns the length of a step, to split the noise by."""
-    return float(np.mean(np.sqrt(math.prod(radii))))
-
-
-def radius_at(algorithm: Any, iteration: Array, dtype: Any) -> Array:
-    """Returns the radius of an iteration, which shrinks or is that of a schedule."""
-    radius = base.at_step(algorithm.radius, iteration)
-    return radius * algorithm.radius_decay ** iteration.astype(dtype)
 
 
 def _queries(
