@@ -19,7 +19,8 @@ from dpjax.algorithms import (
     dp_trust_region,
 )
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, HessianQuery, without_replacement_sampler
+from dpjax.oracles import GradientQuery, HessianQuery
+from dpjax.sampling import without_replacement
 
 
 def erm_multiplier(budget: PrivacyBudget, steps: int) -> float:
@@ -114,7 +115,7 @@ def stochastic_trust_region(
         objective, _replace_one(budget), batch_size=data_size, damping=0.0, **sizes, **settings
     )
     batch = max(1, round(data_size / 7)) if batch_size is None else batch_size
-    setting = made.queries[0].setting.drawn_by(without_replacement_sampler(batch, data_size))
+    setting = made.queries[0].setting.drawn_by(without_replacement(batch, data_size))
     clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
     # sigma^2 = 256 G^2 T ln(5T/delta) ln(2/delta) / (n epsilon)^2 on the mean over the batch, and
     # p M^2 in place of G^2 for the Hessian. The paper's lemmas give 512 for 2 T mechanisms; the

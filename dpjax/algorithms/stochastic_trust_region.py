@@ -15,7 +15,6 @@ from dpjax.algorithms.trust_region import Queries, TrustRegionInfo, TrustRegionS
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 
 STEPS = 40
-SAMPLINGS = ("poisson", "without_replacement")
 
 
 @pytree_dataclass
@@ -115,8 +114,6 @@ def dp_stochastic_trust_region(
       batch_size: by default n / 7. A sequence is a schedule, such as 2 %, 6 % and 20 % of n: the
         steps are split evenly, and all share one noise multiplier, so that noise falls as batches
         grow.
-      sampling: ``"poisson"`` or ``"without_replacement"`` (uniformly random subsets; replace-one
-        only, and 2.0 to 2.2 times the noise).
       the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped sums over batches, divided by the declared batch size, with Gaussian
@@ -139,17 +136,10 @@ def dp_stochastic_trust_region(
     batches = _batches(batch_size, n, steps)
     radii = trust_region.check_radii(objective, radius, final_radius)
     damping = _validate.non_negative("damping", damping)
-    poisson = _validate.choice("sampling", sampling, SAMPLINGS) == "poisson"
-    if max_batch_size is not None and not poisson:
-        raise ValueError(
-            "max_batch_size is for Poisson batches; one of fixed size never overflows."
-        )
 
     def draw(size: int) -> Any:
         # As if every stage drew in all steps: the maximum batch size is slightly larger.
-        if poisson:
-            return oracles.poisson_sampler(size, n, budget, steps, max_batch_size)
-        return oracles.without_replacement_sampler(size, n)
+        return oracles.batch_sampler(size, n, budget, steps, max_batch_size, sampling)
 
     stages = _joint_queries(problem, draw, batches, steps, (clip_norm, hessian_clip_norm))
     scales = [damping * trust_region.spectral_scale(queries[-1]) for queries in stages]
