@@ -50,7 +50,7 @@ from dpjax.algorithms.descent import Descent, UpdateRule
 from dpjax.algorithms.ending import with_accuracy, with_count
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
-from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
+from dpjax.algorithms.mirror_descent import MirrorMap, dp_accelerated_mirror_descent
 from dpjax.algorithms.newton import dp_newton
 from dpjax.algorithms.newton_inference import noisy_newton
 from dpjax.algorithms.perturbed_descent import perturbed_gradient_descent
@@ -88,6 +88,7 @@ __all__ = [
     "ErrorBars",
     "EscapeRule",
     "Example",
+    "MirrorMap",
     "PopulationBars",
     "Scenario",
     "SingleQueryAlgorithm",

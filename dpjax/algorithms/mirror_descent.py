@@ -1,10 +1,11 @@
-"""DP-AccMD (Wang, Ye and Xu 2017, algorithm 3): accelerated mirror descent inside a ball."""
+"""DP-AccMD (Wang, Ye and Xu 2017, algorithm 3): accelerated mirror descent inside a norm's ball."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.flatten_util import ravel_pytree
 
@@ -16,6 +17,65 @@ from dpjax.algorithms import base
 from dpjax.algorithms.base import StepInfo
 from dpjax.algorithms.gradient_descent import noise_of_one
 from dpjax.oracles import GradientQuery
+
+
+class MirrorMap(Protocol):
+    """The set of all x with ``norm(x) <= radius``, and a function psi on it: a pytree.
+
+    For a centrally symmetric convex set C and the paper's w: ``norm`` is R |.|_C, ``radius`` is R,
+    the largest l2 norm in C, and psi is R^2 w. Points are flat, shape (p,), and keep their dtype.
+
+    Privacy: post-processing; a map sees released values alone.
+    """
+
+    radius: Array | float
+    spread: Array | float
+    """D: a bound on psi in the set less psi(0)."""
+    noise: Array | float
+    """The largest trace of psi's inverse Hessian, or more, as a normal's mean squared dual norm."""
+
+    def norm(self, x: Array) -> Array:
+        """Returns |x|, shape (), not below the l2 norm (lemma 5.1)."""
+        ...
+
+    def value(self, x: Array) -> Array:
+        """Returns psi(x), shape (): 1-strongly convex with respect to ``norm``."""
+        ...
+
+    def gradient(self, x: Array) -> Array:
+        """Returns that of psi at ``x``."""
+        ...
+
+    def step(self, dual: Array) -> tuple[Array, Array]:
+        """Returns z, the argmin over the set of psi(z) - <dual, z>, and psi's gradient at z."""
+        ...
+
+
+@pytree_dataclass
+class BallMap(MirrorMap):
+    """The l2 ball with psi(x) = |x|_2^2 / 2, or the l1 ball with the ``p_norm`` function."""
+
+    radius: Array | float
+    spread: Array | float
+    noise: Array | float
+    p_norm: "PNorm | None" = static()
+
+    def norm(self, x: Array) -> Array:
+        return jnp.sum(jnp.abs(x)) if self.p_norm else jnp.linalg.norm(x)
+
+    def value(self, x: Array) -> Array:
+        q, modulus = self.p_norm or (2.0, 1.0)
+        return jnp.sum(jnp.abs(x) ** q) ** (2 / q) / (2 * modulus)
+
+    def gradient(self, x: Array) -> Array:
+        return to_dual(x, self.p_norm) if self.p_norm else x
+
+    def step(self, dual: Array) -> tuple[Array, Array]:
+        radius = jnp.asarray(self.radius).astype(dual.dtype)
+        if self.p_norm:
+            return from_dual(dual, self.p_norm, radius)
+        point = dual * jnp.minimum(1, radius / jnp.maximum(jnp.linalg.norm(dual), radius))
+        return point, point
 
 
 class MirrorState(NamedTuple):
@@ -36,20 +96,18 @@ class MirrorDescent(base.SingleQueryAlgorithm):
 
     query: GradientQuery
     step_size: Array | float
-    radius: Array | float
-    ball: str = static()
-    """``"l1"`` or ``"l2"``."""
+    mirror_map: MirrorMap
 
     title = "DP-AccMD"
 
     def init(self, params: Params) -> MirrorState:
         flat, unravel = ravel_pytree(at_least_float32(params))
-        length = jnp.sum(jnp.abs(flat)) if self.ball == "l1" else jnp.linalg.norm(flat)
+        length, radius = self.mirror_map.norm(flat), self.mirror_map.radius
         # A start outside is brought back along its ray; inside, no division by a length of 0.
-        outside = length > self.radius
-        point = jnp.where(outside, flat * (self.radius / jnp.where(outside, length, 1)), flat)
+        outside = length > radius
+        point = jnp.where(outside, flat * (radius / jnp.where(outside, length, 1)), flat)
         point = point.astype(flat.dtype)
-        dual = to_dual(point, p_norm(self.dimension)) if self.ball == "l1" else point
+        dual = self.mirror_map.gradient(point).astype(flat.dtype)
         start = optax.tree.cast_like(unravel(point), params)
         return MirrorState(start, point, dual, jnp.zeros((), jnp.int32))
 
@@ -66,19 +124,12 @@ class MirrorDescent(base.SingleQueryAlgorithm):
         gradient = self.objective.regularize_gradient(gradient, at_least_float32(asked))
         gradient, _ = ravel_pytree(gradient)
         length = jnp.asarray(self.step_size).astype(before.dtype) / weight
-        point, dual = self._into_the_ball(state.dual - length * gradient.astype(before.dtype))
+        moved = self.mirror_map.step(state.dual - length * gradient.astype(before.dtype))
+        point, dual = (part.astype(before.dtype) for part in moved)
         after = weight * point + (1 - weight) * before
         params = optax.tree.cast_like(unravel(after), state.params)
         info = StepInfo(optax.tree.norm(gradient), optax.tree.norm(after - before))
         return MirrorState(params, point, dual, state.count + 1), info
-
-    def _into_the_ball(self, dual: Array) -> tuple[Array, Array]:
-        """Returns the mirror step's point in the ball, and the mirror function's gradient there."""
-        radius = jnp.asarray(self.radius).astype(dual.dtype)
-        if self.ball == "l1":
-            return from_dual(dual, p_norm(self.dimension), radius)
-        point = dual * jnp.minimum(1, radius / jnp.maximum(jnp.linalg.norm(dual), radius))
-        return point, point
 
 
 def dp_accelerated_mirror_descent(
@@ -88,21 +139,25 @@ def dp_accelerated_mirror_descent(
     data_size: int,
     dimension: int,
     domain: objectives.L2Ball | objectives.L1Ball | None = None,
+    mirror_map: MirrorMap | None = None,
     steps: int | None = None,
     step_size: float | None = None,
     smoothness: float | None = None,
     clip_norm: float | None = None,
     accountant: str = "pld",
 ) -> MirrorDescent:
-    """Returns private accelerated mirror descent: convex losses in an l2 or l1 ball, p above n too.
+    """Returns private accelerated mirror descent: convex losses in a bounded set, p above n too.
 
     On the l1 ball the noise is felt in the largest of its p entries and not in their norm, so that
     the bound on the excess risk grows with ln p, that of projected gradient descent with sqrt(p).
 
     Args:
       objective: what to minimise, convex; its regularizer must be smooth.
-      domain: ``L2Ball(radius)`` or ``L1Ball(radius)`` of ``dpjax.objectives``; required. A start
-        outside is brought back along its ray; the step size is that of a start at the centre.
+      domain: ``L2Ball(radius)`` or ``L1Ball(radius)`` of ``dpjax.objectives``, each with a map of
+        dpjax's; required, unless ``mirror_map`` is given. A start outside is brought back along its
+        ray; the step size is that of a start at the centre.
+      mirror_map: another centrally symmetric convex set and its mirror function, a ``MirrorMap``;
+        refused unless it is 1-strongly convex, with the right step, at 20 random pairs.
       steps: T; by default where the first term of the bound below is a quarter of the second, at
         most 2,048.
       step_size: r_k alpha_{k+1} in units of the l2 step, at most 1 / smoothness; by default the one
@@ -119,7 +174,7 @@ def dp_accelerated_mirror_descent(
 
       - As printed y_{k+1} minimises a model with the exact gradient and y_T is released, which is
         not private, and on the l1 ball has no closed form. Here y_{k+1} = r_k z_{k+1} + (1 - r_k)
-        y_k, the point that the proof compares with (Tseng 2008; Lan 2012), on both balls.
+        y_k, the point that the proof compares with (Tseng 2008; Lan 2012), in every set.
       - alpha_{k+1} = (k + 2) / (4 L) is for L with respect to |.|_C, in which w is 1-strongly
         convex. For L of the l2 norm it lacks a factor: |v|_2 <= R |v|_C, so L R^2 serves, with the
         radius R of the ball and not its diameter.
@@ -140,7 +195,12 @@ def dp_accelerated_mirror_descent(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    ball = geometry(domain, problem.dimension)
+    if mirror_map is None:
+        mirror_map = map_of(domain, problem.dimension)
+    elif domain is None:
+        mirror_map = _checked_map(mirror_map, problem.dimension, smoothness is None)
+    else:
+        raise ValueError("give domain or mirror_map, which has a set of its own, not both.")
     if base.proximal(objective):
         raise ValueError(
             f"the regularizer of {objective.name} must be smooth: pass a set as domain=, and an "
@@ -149,48 +209,79 @@ def dp_accelerated_mirror_descent(
     bound = base.required("smoothness", smoothness, objective.smoothness, objective)
     bound = _validate.normal("smoothness", bound)
     if steps is None:
-        steps = theory_steps(ball, bound, noise_of_one(problem, clip))
+        steps = theory_steps(mirror_map, bound, noise_of_one(problem, clip))
     steps = _validate.int32_count("steps", steps)
     query = base.calibrated_query(problem, GradientQuery, steps, problem.data_size, clip_norm=clip)
     if step_size is None:
-        step_size = theory_step_size(ball, bound, float(query.stddev), steps)
+        step_size = theory_step_size(mirror_map, bound, float(query.stddev), steps)
     step_size, most = base.positive_leaf("step_size", step_size), 1 / bound
     holds = "to which the theory of DP-AccMD holds; the guarantee of privacy stands."
     base.warn_if_above(step_size, most, f"1 / smoothness = {most:g}, {holds}")
     return MirrorDescent(
         query=query,
         step_size=step_size,
-        radius=base.positive_leaf("radius", domain.radius),  # pyright: ignore
-        ball="l1" if isinstance(domain, objectives.L1Ball) else "l2",
+        mirror_map=mirror_map,
         **problem.plan(steps),
     )
 
 
-class Geometry(NamedTuple):
-    """The numbers of a ball in theorem 5.4."""
-
-    spread: float
-    """The largest Bregman divergence from the centre, D."""
-    noise: float
-    """What a standard normal vector adds to a mirror step: the largest trace of psi's inverse
-    Hessian, p on the l2 ball and 1 on the l1 ball."""
-
-
-def geometry(domain: objectives.L2Ball | objectives.L1Ball | None, dimension: int) -> Geometry:
-    """Returns the numbers of a ball, or raises for a domain without a Bregman projection here."""
+def map_of(domain: objectives.L2Ball | objectives.L1Ball | None, dimension: int) -> BallMap:
+    """Returns dpjax's map of a ball, or raises for a domain that it has none of."""
     if domain is None:
         raise ValueError(
-            "domain is required: DP-AccMD stays in a bounded set. Pass L2Ball(radius) or "
-            "L1Ball(radius) of dpjax.objectives, on the command line --domain l2:10 or l1:10."
+            "domain is required: DP-AccMD stays in a bounded set. Pass L2Ball(radius) or L1Ball("
+            "radius) of dpjax.objectives, --domain l2:10 or l1:10, or another set as mirror_map=."
         )
     if not isinstance(domain, objectives.L2Ball | objectives.L1Ball):
         raise ValueError(
-            f"domain must be an L2Ball or an L1Ball of dpjax.objectives, got {domain!r}; "
-            "dp_gradient_descent projects on any convex set that is the objective's regularizer."
+            f"domain must be an L2Ball or an L1Ball of dpjax.objectives, got {domain!r}; another "
+            "needs mirror_map=, or dp_gradient_descent with the set as the objective's regularizer."
         )
+    radius = base.positive_leaf("radius", domain.radius)
     if isinstance(domain, objectives.L2Ball):
-        return Geometry(domain.radius**2 / 2, float(dimension))
-    return Geometry(domain.radius**2 / (2 * p_norm(dimension).modulus), 1.0)
+        return BallMap(radius, radius**2 / 2, float(dimension), None)
+    return BallMap(radius, radius**2 / (2 * p_norm(dimension).modulus), 1.0, p_norm(dimension))
+
+
+def _checked_map(given: Any, dimension: int, by_l2: bool) -> MirrorMap:
+    """Returns a map with rounded leaves, or raises unless it is as it must be at random pairs."""
+    if jax.tree_util.all_leaves([given]):
+        raise ValueError(f"mirror_map must be a dpjax.pytree_dataclass, got {given!r}.")
+    given = jax.tree.map(lambda leaf: base.to_leaf(leaf) if type(leaf) is float else leaf, given)
+    for name in ("radius", "spread", "noise"):
+        _validate.normal(f"mirror_map.{name}", float(getattr(given, name)))
+    random = np.random.default_rng(20)  # public, as the pairs are: no record is read
+    with jax.enable_x64(True):
+        for _ in range(20):
+            # From well inside the set to far outside.
+            duals = random.normal(size=(2, dimension)) * 10 ** random.uniform(-2, 2, (2, 1))
+            duals *= float(given.radius) / math.sqrt(dimension)
+            _check_pair(given, jnp.asarray(duals), by_l2)
+    return given
+
+
+def _check_pair(given: MirrorMap, duals: Array, by_l2: bool) -> None:
+    dual, (a, slope), (b, _) = duals[0], *map(given.step, duals)
+    if not a.shape == slope.shape == dual.shape:
+        raise ValueError(f"mirror_map.step must return two arrays of shape {dual.shape}.")
+    psi, theirs, least = (given.value(x) for x in (a, b, jnp.zeros_like(a)))
+    convex = psi - theirs - given.gradient(b) @ (a - b)
+    better = theirs - psi - dual @ (b - a)
+    apart, above = given.norm(a - b), 1 + 1e-6
+    half = apart**2 / 2 / above - 1e-6 * (abs(psi) + abs(theirs))
+    pair = f"at a random pair in the set, with |a - b|^2 / 2 = {apart**2 / 2:.4g}, "
+    # As what must hold, so that NaN does not.
+    for holds, words in (
+        (convex >= half, f" must be 1-strongly convex in its norm: {pair}psi(a) - psi(b) - "
+         f"<gradient(b), a - b> is {convex:.4g}. Scale psi up, or the norm down."),
+        (better >= half and given.norm(a) <= above * given.radius, ".step must return the argmin "
+         f"of psi(z) - <dual, z> in the set: {pair}the other point is {better:.4g} worse."),
+        (psi - least <= above * given.spread, f".spread must be {psi - least:.4g} or more."),
+        (not by_l2 or above * apart >= jnp.linalg.norm(a - b), ".norm must not be below the l2 "
+         "norm, which the objective's smoothness is for: scale it, or give smoothness= in it."),
+    ):  # fmt: skip
+        if not holds:
+            raise ValueError("mirror_map" + words)
 
 
 # The bound on the excess risk is least at 1 / h = L + sqrt(V S / (8 D)), and for sigma^2 =
@@ -200,14 +291,14 @@ def geometry(domain: objectives.L2Ball | objectives.L1Ball | None, dimension: in
 # steps come out too short.
 
 
-def theory_steps(ball: Geometry, smoothness: float, noise_of_one: float) -> int:
+def theory_steps(ball: MirrorMap, smoothness: float, noise_of_one: float) -> int:
     """Returns the T at which 4 D L / (T + 1)^2 is a quarter of the noise's sqrt(8 D V / (3 T))."""
     # Where they are equal, as in theorem 5.4, half as many gradients have 1.6 times the bound.
     ratio = smoothness * math.sqrt(6 * ball.spread / ball.noise) / noise_of_one
     return int(min(max(round(2 * math.sqrt(ratio)) - 1, 1), base.MAX_STEPS))
 
 
-def theory_step_size(ball: Geometry, smoothness: float, stddev: float, steps: int) -> float:
+def theory_step_size(ball: MirrorMap, smoothness: float, stddev: float, steps: int) -> float:
     """Returns the step size that minimises the bound after ``steps`` steps."""
     squares = (steps + 1) * (steps + 2) * (2 * steps + 3) / 6 - 1  # of 2 .. T + 1
     noise = stddev * math.sqrt(ball.noise * squares / (8 * ball.spread))

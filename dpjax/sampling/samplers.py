@@ -50,7 +50,7 @@ class Sampler:
     by_position: ClassVar[bool] = False
     """Whether a question reads the places of an order that it is told, each at most once."""
 
-    fixed_size: int | None = None
+    subset_size: int | None = None
     """The number of records of every draw, if it is less than all and always the same."""
     expected: Any
     """The public divisor of sums: the expected number of records of a draw, never the drawn."""
@@ -345,7 +345,7 @@ class WithoutReplacement(Sampler):
         return self.size
 
     @property
-    def fixed_size(self) -> int:
+    def subset_size(self) -> int:
         return self.size
 
     @property

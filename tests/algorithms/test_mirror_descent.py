@@ -11,7 +11,8 @@ import pytest
 from scipy import optimize, special
 
 import dpjax
-from dpjax.algorithms.mirror_descent import from_dual, geometry, p_norm, to_dual
+from dpjax import auditing
+from dpjax.algorithms.mirror_descent import from_dual, map_of, p_norm, to_dual
 from dpjax.objectives import Box, L1Ball, L2Ball, Simplex
 
 N, P = 60, 20
@@ -122,13 +123,156 @@ def test_the_p_norm_function_is_1_strongly_convex_in_the_l1_norm(p):
                 for sign in (1, -1)
             )
             cost = np.trace(np.linalg.inv((ahead - behind) / 2e-5))
-            assert cost <= geometry(L1Ball(1.0), p).noise * (1 + 1e-6)
+            assert cost <= map_of(L1Ball(1.0), p).noise * (1 + 1e-6)
             assert cost > 0.5
     assert p_norm(p).q <= 2
     # No other p-norm function has a smaller range on the ball.
     log = math.log(p)
     ranges = [math.exp(2 * s * log) * (1 - s) / s for s in np.linspace(0.01, 0.5, 200)]
     assert 1 / psi.modulus <= min(ranges) * (1 + 1e-9)
+
+
+# Maps of a user's own.
+
+
+@dpjax.pytree_dataclass
+class Sphere:
+    """The l2 ball as a stranger writes it."""
+
+    radius: float
+    spread: float
+    noise: float
+    scale: float = 1.0
+
+    def norm(self, x):
+        return jnp.sqrt(x @ x)
+
+    def value(self, x):
+        return self.scale * (x @ x) / 2
+
+    def gradient(self, x):
+        return self.scale * x
+
+    def step(self, dual):
+        z = dual / self.scale
+        z = z / jnp.maximum(1, self.norm(z) / self.radius)
+        return z, self.gradient(z)
+
+
+class Ellipsoid(Sphere):
+    """Half axes 2, 1, 1, ...: R = 2, and psi = |x|^2 / 2 in the norm itself."""
+
+    weights = jnp.r_[1.0, jnp.full(P - 1, 4.0)]
+
+    def norm(self, x):
+        return jnp.sqrt(jnp.sum(self.weights * x**2))
+
+    def value(self, x):
+        return self.norm(x) ** 2 / 2
+
+    def gradient(self, x):
+        return self.weights * x
+
+    def step(self, dual):
+        z = dual / self.weights
+        z = z / jnp.maximum(1, self.norm(z) / self.radius)
+        return z, self.gradient(z)
+
+
+Ellipsoid = dpjax.pytree_dataclass(Ellipsoid)
+SPHERE = Sphere(2.0, 2.0, float(P))
+
+
+class Wrong(Sphere):
+    """Its ``step`` leaves the ball."""
+
+    def step(self, dual):
+        return dual, dual
+
+
+class Flat(Sphere):
+    """|x|^4 / 4, which has no curvature at 0."""
+
+    def value(self, x):
+        return (x @ x) ** 2 / 4
+
+    def gradient(self, x):
+        return (x @ x) * x
+
+    def step(self, dual):
+        length = jnp.cbrt(self.norm(dual))
+        z = dual / length**2 * jnp.minimum(1, self.radius / length)
+        return z, self.gradient(z)
+
+
+@each_ball
+def test_the_built_in_map_passed_as_ones_own_gives_the_same_bits(ball):
+    built_in = build(domain=BALLS[ball], steps=9)
+    own = build(domain=None, mirror_map=map_of(BALLS[ball], P), steps=9)
+    assert own.step_size == built_in.step_size and own.event == built_in.event
+    ends = [dpjax.solve(one, records(), key=KEY).params for one in (own, built_in)]
+    np.testing.assert_array_equal(*ends)
+
+
+def test_a_map_of_ones_own_gives_what_the_built_in_gives():
+    own = build(domain=None, mirror_map=SPHERE, steps=9)
+    built_in = build(domain=BALLS["l2"], steps=9)
+    assert own.step_size == built_in.step_size and own.event == built_in.event
+    # Without noise: the key of a training follows from its classes.
+    ends = [dpjax.solve(quiet(one), records(), key=KEY).params for one in (own, built_in)]
+    np.testing.assert_allclose(*ends, rtol=1e-4, atol=1e-5)
+    assert build(domain=None, mirror_map=SPHERE).steps == build(domain=BALLS["l2"]).steps
+
+
+def test_in_an_ellipsoid_it_finds_the_optimum_on_the_boundary():
+    own = Ellipsoid(2.0, 2.0, float(P))
+    algorithm = quiet(build(domain=None, mirror_map=own, steps=512, step_size=4.0))
+    end = dpjax.solve(algorithm, records(), key=KEY).params
+    gradient = jax.grad(exact)(end)
+    assert float(own.norm(end)) == pytest.approx(2.0, rel=1e-4)
+    # KKT: minus the gradient is along the normal of the set, weights times the point.
+    normal = own.weights * end
+    cosine = -gradient @ normal / jnp.linalg.norm(gradient) / jnp.linalg.norm(normal)
+    assert float(cosine) > 1 - 1e-4
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        (dataclasses.replace(SPHERE, scale=0.9), "must be 1-strongly convex in its norm: at a"),
+        (dpjax.pytree_dataclass(Flat)(2.0, 4.0, 1.0), "must be 1-strongly convex"),
+        (dpjax.pytree_dataclass(Wrong)(2.0, 2.0, 1.0), "step must return the argmin"),
+        (dataclasses.replace(SPHERE, spread=1.0), r"spread must be \S+ or more"),
+        (dataclasses.replace(SPHERE, radius=float("nan")), "mirror_map.radius"),
+        (dataclasses.replace(SPHERE, noise=0.0), "mirror_map.noise"),
+        (object(), "must be a dpjax.pytree_dataclass"),
+    ],
+    ids=["not convex enough", "flat", "outside the set", "spread", "radius", "noise", "no pytree"],
+)
+def test_a_map_that_is_not_as_it_must_be_is_refused(own, message):
+    with pytest.raises(ValueError, match=message):
+        build(domain=None, mirror_map=own)
+
+
+@pytest.mark.ci
+def test_an_attack_through_a_map_of_ones_own_reaches_nine_tenths_of_the_claim():
+    entry = dpjax.algorithms.ALL["dp-accmd"]
+    own = {"domain": None, "mirror_map": Sphere(5.0, 12.5, 4.0)}
+    scenario = dataclasses.replace(entry.scenario, settings=entry.scenario.settings | own)
+    game = auditing.scenarios.full_run(entry, scenario)
+    result = auditing.attack(game, name="own map", key=jax.random.key(0), gates=(100_000, 0.9))
+    assert result.passed, result.verdict
+
+
+def test_a_norm_below_the_l2_norm_needs_a_smoothness_of_its_own():
+    half = dpjax.pytree_dataclass(
+        type("Half", (Sphere,), {"norm": lambda self, x: jnp.sqrt(x @ x) / 2})
+    )
+    own = half(1.0, 2.0, float(P))
+    with pytest.raises(ValueError, match="norm must not be below the l2 norm"):
+        build(domain=None, mirror_map=own)
+    with pytest.raises(ValueError, match="give domain or mirror_map"):
+        build(mirror_map=own)
 
 
 # Without noise.
@@ -144,7 +288,7 @@ def test_without_noise_it_converges_to_the_optimum_like_one_over_t_squared(ball)
         solution = dpjax.solve(algorithm, records(), key=KEY)
         assert float(domain.norm(solution.params)) <= 1 + 1e-5
         gaps[steps] = float(exact(solution.params)) - least(ball)
-        bound = 4 * geometry(domain, P).spread / 4 / (steps + 1) ** 2
+        bound = 4 * map_of(domain, P).spread / 4 / (steps + 1) ** 2
         assert gaps[steps] <= bound + 2e-6
     assert abs(gaps[1024]) < 5e-5
     assert gaps[1] > 1e-2 and gaps[64] < gaps[4] / 20
@@ -170,7 +314,7 @@ def test_the_mean_gap_is_within_the_bound():
     domain = BALLS["l1"]
     algorithm = build(domain=domain, steps=30, budget=dpjax.PrivacyBudget(50.0, 1e-3))
     stddev, h = float(algorithm.query.stddev), float(algorithm.step_size)
-    spread, noise = geometry(domain, P)
+    spread, noise = (getattr(map_of(domain, P), name) for name in ("spread", "noise"))
     # The Gaussian width of the unit ball, E max_i |b_i|: the integral over t of 1 - P(|b| < t)^p.
     t = np.linspace(0, 40, 400_001)
     width = np.trapezoid(1 - special.erf(t / np.sqrt(2)) ** P, t)

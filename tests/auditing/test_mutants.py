@@ -49,7 +49,12 @@ LAW_OF_TRIALS = (
 )
 OF_MEMORY = "test_streaming.py::test_a_training_on_scaled_rows_has_the_bits_of_memory"
 DIRECTION = "test_movement.py::test_c71_a_direction_that_is_no_number_erases_no_other_record"
+REFUSED_MAP = "test_mirror_descent.py::test_a_map_that_is_not_as_it_must_be_is_refused"
 KILLED_BY = {
+    "a mirror map taken unchecked": [
+        f"{REFUSED_MAP}[not convex enough]",
+        f"{REFUSED_MAP}[outside the set]",
+    ],
     "noise x0.95": [f"{ACCOUNTED}[dp-gd]"],
     "the uses of a parameter measured separately": [
         "test_book_keeping.py::test_all_ways_agree[used twice-True]",

@@ -27,6 +27,7 @@ from dpjax.accounting import (
     hash_chain,
     losses,
 )
+from dpjax.algorithms import mirror_descent
 from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
@@ -1077,3 +1078,8 @@ def _(patch):
 def _(patch):
     read = MappedFile.read
     patch.setattr(MappedFile, "read", lambda file, start, out: read(file, max(start - 1, 0), out))
+
+
+@mutant("a mirror map taken unchecked")
+def _(patch):
+    patch.setattr(mirror_descent, "_check_pair", lambda *given: None)
