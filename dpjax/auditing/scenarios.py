@@ -88,6 +88,10 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
     "dp-sgd-step": (ALL["dp-sgd"], _SGD_STEP),
     # Half of what is released is asked for the certificate, when the steps are over.
     "dp-tr-certified": _again("dp-tr", settings={"steps": 1, "certify": "output"}),
+    # The paper's form, with 2 records in a batch for the gradient and 5 in one for the Hessian.
+    "dp-str-separate": _again(
+        "dp-str", settings={"steps": 3, "release": "separate", "hessian_batch_size": 5}
+    ),
     # The canary is a person: all of max_records records are theirs.
     "dp-tr-person": _again("dp-tr", max_records=4),
     "dp-sgd-person": (ALL["dp-sgd"], dataclasses.replace(_SGD_STEP, max_records=4)),

@@ -177,16 +177,16 @@ def single_passes(data_size: int, holdout: int) -> tuple[SinglePass, SinglePass 
     return SinglePass(data_size, 0, split), last
 
 
-def check_batch_size(batch_size: int, data_size: int) -> int:
-    """Returns ``batch_size``, or raises.
+def check_batch_size(batch_size: int, data_size: int, name: str = "batch_size") -> int:
+    """Returns ``batch_size``, the argument of that name, or raises.
 
     Raises:
       ValueError: if it is not a whole number from 1 to ``data_size``.
     """
-    if _validate.positive_int("batch_size", batch_size) > data_size:
+    if _validate.positive_int(name, batch_size) > data_size:
         raise ValueError(
-            f"batch_size must be at most data_size={data_size}, got {batch_size}; take "
-            f"batch_size={data_size} to use all records at every step."
+            f"{name} must be at most data_size={data_size}, got {batch_size}; take "
+            f"{name}={data_size} to use all records at every step."
         )
     return int(batch_size)
 

@@ -50,6 +50,7 @@ VARIANTS = {
     "dp-str, fixed size": ("dp-str", {"sampling": "without_replacement"}),
     "dpagem, fixed size": ("dpagem", {"sampling": "without_replacement"}),
     "prgd, one index": ("prgd", {"sampling": "without_replacement", "batch_size": 1}),
+    "dp-str, separate": ("dp-str", {"release": "separate", "hessian_batch_size": N // 4}),
     "spider, tree": ("spider", {"noise": "tree"}),
     "spider, independent": ("spider", {"noise": "independent"}),
 }

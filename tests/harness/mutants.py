@@ -27,7 +27,7 @@ from dpjax.accounting import (
     hash_chain,
     losses,
 )
-from dpjax.algorithms import mirror_descent
+from dpjax.algorithms import mirror_descent, stochastic_trust_region
 from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
@@ -64,6 +64,7 @@ from dpjax.oracles import (
     DifferenceQuery,
     EstimateQuery,
     GradientQuery,
+    HessianQuery,
     MinimizerQuery,
     NewtonQuery,
     SelectionQuery,
@@ -744,6 +745,24 @@ def _(patch):
 def _(patch):
     event = oracles.Query.event
     patch.setattr(oracles.Query, "event", lambda self, count: event(self, 1))
+
+
+@mutant("of separate releases the Hessian's is not booked")
+def _(patch):
+    event = stochastic_trust_region._event
+
+    def of_gradients(stages, steps):
+        return event(tuple(queries[:1] for queries in stages), steps)
+
+    patch.setattr(stochastic_trust_region, "_event", of_gradients)
+
+
+@mutant("one draw for the gradient and the Hessian of separate releases")
+def _(patch):
+    def step_key(self, key, step, **public):
+        return keys.derive(key, GradientQuery.name, step)
+
+    patch.setattr(HessianQuery, "step_key", step_key)
 
 
 @mutant("divisor is the realised number of rows")
