@@ -117,12 +117,12 @@ def stochastic_trust_region(
     here it has the factor, unless ``literal`` asks for the print, whatever it spends.
     """
     sizes = {"data_size": data_size, "dimension": dimension, "steps": steps}
+    settings |= {"release": "separate"}
     # All records are quickly calibrated; their noise and samplers are replaced.
     made = dp_stochastic_trust_region(
         objective,
         _replace_one(budget),
         batch_size=data_size,
-        release="separate",
         damping=0.0,
         **sizes,
         **settings,
@@ -155,6 +155,20 @@ def stochastic_trust_region(
     scale = base.to_leaf(damping * _spectral_scale(queries, dimension))
     made = dataclasses.replace(made, stages=(queries,), damping=(scale,))
     return made if literal else _within(made, budget)
+
+
+def theorem_4(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    dimension: int,
+    alpha: float = 0.1,
+    **settings: Any,
+) -> Algorithm:
+    """Returns DP-STR as algorithm 2 and theorem 4 have it, on two batches of one size."""
+    settings = paper_schedule(objective, alpha, dimension=dimension) | settings
+    settings["hessian_batch_size"] = None
+    return stochastic_trust_region(objective, budget, dimension=dimension, **settings)
 
 
 def _spectral_scale(queries: tuple, dimension: int) -> float:

@@ -16,6 +16,7 @@ from dpjax._typing import Array, Params, Relation, static
 from dpjax.accounting import Event, PrivacyBudget
 from dpjax.algorithms.card import AlgorithmBase
 from dpjax.algorithms.certificate import Certificate, ErrorBars
+from dpjax.display.cards import history_html
 from dpjax.objectives import Objective, has_proven_constants
 from dpjax.oracles import Evaluations, GradientQuery, Query, Setting, batch_sampler
 
@@ -54,6 +55,7 @@ class Status(enum.IntEnum):
 class StepInfo(NamedTuple):
     """What a history keeps of a step of most methods; all of it released."""
 
+    _repr_html_ = history_html
     gradient_norm: Array
     """Norm of the noisy gradient, regularizer included, where it was asked."""
     step_norm: Array

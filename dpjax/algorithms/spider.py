@@ -54,6 +54,7 @@ class SpiderState(NamedTuple):
 class SpiderInfo(NamedTuple):
     """Metrics of a step; all of it released."""
 
+    _repr_html_ = base.history_html
     gradient_norm: Array
     """Norm of the estimated gradient, regularizer included, before any kick."""
     step_norm: Array

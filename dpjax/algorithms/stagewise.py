@@ -42,6 +42,7 @@ class StagewiseState(NamedTuple):
 class StagewiseInfo(NamedTuple):
     """Metrics of a step; released, or public."""
 
+    _repr_html_ = base.history_html
     gradient_norm: Array
     """Norm of the noisy gradient, regularizer included, before the step."""
     step_norm: Array

@@ -39,6 +39,7 @@ class SvrgState(NamedTuple):
 class SvrgInfo(NamedTuple):
     """Metrics of a step; all of it released."""
 
+    _repr_html_ = base.history_html
     data_gradient_norm: Array
     """Norm of the variance-reduced noisy gradient, without the regularizer, which has a prox."""
     step_norm: Array

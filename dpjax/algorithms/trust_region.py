@@ -46,6 +46,7 @@ class TrustRegionState(NamedTuple):
 class TrustRegionInfo(NamedTuple):
     """Metrics of a step; all of it released."""
 
+    _repr_html_ = base.history_html
     gradient_norm: Array
     """Norm of the noisy gradient, regularizer included, before the step; in subspace DP-TR, of
     the projected gradient."""

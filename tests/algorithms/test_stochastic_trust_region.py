@@ -179,7 +179,7 @@ def test_the_noise_on_separate_answers_is_the_noise_accounted():
         assert np.std(found) == pytest.approx(release.stddev, rel=0.06)
 
 
-SCHEDULE = dpjax.paper_schedule(LOSS) | {"radius": 0.6, "final_radius": 0.6}
+SCHEDULE = {"radius": 0.6, "final_radius": 0.6, "stopping_alpha": 0.1}
 
 
 @pytest.mark.parametrize("more", mostly_ci([SEPARATE, {"batch_size": (100, 900)}], [SEPARATE]))

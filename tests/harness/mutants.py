@@ -48,6 +48,7 @@ from dpjax.derivatives.linear import scaled_rows as linear_records
 from dpjax.derivatives.linear import sums as linear_sums
 from dpjax.derivatives.linear import units as linear_units
 from dpjax.driver import configuration, prepare, program, progress
+from dpjax.estimators import arrays
 from dpjax.mechanisms import (
     PrefixNoise,
     ball,
@@ -59,6 +60,7 @@ from dpjax.mechanisms import (
 )
 from dpjax.mechanisms import noise as laws
 from dpjax.mechanisms.fixed_point import FRACTION
+from dpjax.objectives import linear as linear_losses
 from dpjax.oracles import (
     AccuracyQuery,
     DifferenceQuery,
@@ -1063,6 +1065,22 @@ def _(patch):
         return whole(column, cells, low)
 
     patch.setattr(encoders.Numeric, "encode", learnt)
+
+
+@mutant("weights divided by the largest that there is")
+def _(patch):
+    whole = arrays.weights
+    patch.setattr(arrays, "weights", lambda given, _: whole(given, np.nanmax(given)))
+
+
+@mutant("records without a weight counted")
+def _(patch):
+    accepts = linear_losses.WithWeights.accepts
+
+    def counted(kind, y):
+        return kind.form.accepts(y[..., 0]) & (y[..., 1] >= 0) | accepts(kind, y)
+
+    patch.setattr(linear_losses.WithWeights, "accepts", counted)
 
 
 @mutant("a person's records clipped one by one")
