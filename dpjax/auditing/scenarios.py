@@ -119,6 +119,12 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
     "refresh-and-difference": _again(
         "spider", settings={"horizon": 2, "steps": 2, "candidates": 0}, data_size=15
     ),
+    # The same by a rule for b_t, which the clip of a difference has to follow.
+    "spider-own-batches": _again(
+        "spider",
+        settings={"horizon": 2, "steps": 2, "candidates": 0, "difference_size": lambda *_: 2},
+        data_size=12,
+    ),
 }
 """Further attacks on full runs: name -> entry of the algorithm, scenario."""
 

@@ -332,6 +332,13 @@ KILLED_BY = {
         "test_spider.py::test_one_record_moves_an_increment_by_its_share_whatever_the_batch"
         "[False-3-tree-zero_out]",
     ],
+    "a rule's batch of no records": [
+        "test_spider.py::test_whatever_a_rule_returns_a_record_is_asked_once_and_pays_the_same[none]",
+    ],
+    "a trust-region link of half the radius": [
+        "test_second_order.py::test_a_schedule_is_read_at_the_number_of_the_update_and_only_"
+        "symmetric_parts_count",
+    ],
     "records read again": [
         "test_spider.py::test_a_window_holds_the_places_asked_and_no_other",
     ],
