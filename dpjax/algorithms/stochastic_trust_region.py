@@ -17,7 +17,6 @@ from dpjax.algorithms.trust_region import Queries, TrustRegionInfo, TrustRegionS
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 
 STEPS = 40
-SAMPLINGS = ("poisson", "without_replacement")
 
 
 @pytree_dataclass
@@ -132,8 +131,6 @@ def dp_stochastic_trust_region(
       batch_size: by default n / 7. A sequence is a schedule, such as 2 %, 6 % and 20 % of n: the
         steps are split evenly, and all share one noise multiplier, so that noise falls as batches
         grow.
-      sampling: ``"poisson"`` or ``"without_replacement"`` (uniformly random subsets; replace-one
-        only, and 2.0 to 2.2 times the noise).
       release: ``"joint"``, or ``"separate"`` as in the paper: the gradient of one batch and the
         Hessian of another, drawn independently, are two releases.
       hessian_batch_size: |T| of separate releases; by default ``batch_size``, which is |S|.
@@ -162,15 +159,10 @@ def dp_stochastic_trust_region(
     hessian_batch = _hessian_batch(release, hessian_batch_size, batches, n)
     radii = schedules.check_radii(problem, radius, final_radius, steps)
     kappa = schedules.scheduled("damping", damping, problem, steps, _validate.non_negative)
-    poisson = _validate.choice("sampling", sampling, SAMPLINGS) == "poisson"
-    if max_batch_size is not None and not poisson:
-        raise ValueError("max_batch_size is for Poisson batches; a fixed size never overflows.")
 
     def draw(size: int) -> Any:
         # As if every stage drew in all steps: the maximum batch size is slightly larger.
-        if poisson:
-            return oracles.poisson_sampler(size, n, budget, steps, max_batch_size)
-        return oracles.without_replacement_sampler(size, n)
+        return oracles.batch_sampler(size, n, budget, steps, max_batch_size, sampling)
 
     clips = (clip_norm, hessian_clip_norm)
     if hessian_batch is None:

@@ -19,8 +19,15 @@ import pytest
 
 from dpjax import _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
-from dpjax.accounting import PoissonRelease, best_of, filters, hash_chain
-from dpjax.algorithms import mirror_descent, stochastic_trust_region
+from dpjax.accounting import (
+    PoissonRelease,
+    SubsetRelease,
+    best_of,
+    filters,
+    hash_chain,
+    losses,
+)
+from dpjax.algorithms import mirror_descent, spider_theory, stochastic_trust_region
 from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
@@ -68,7 +75,7 @@ from dpjax.oracles import (
 )
 from dpjax.oracles import query as oracles
 from dpjax.sampling import samplers, skips
-from dpjax.transforms import adaptive, aggregate, noise
+from dpjax.transforms import adaptive, aggregate, noise, second_order
 from dpjax.transforms import gaussian as chains
 from dpjax.tuning import search, trials
 
@@ -869,6 +876,14 @@ def _(patch):
     patch.setattr(samplers.WithoutReplacement, "sampling", PoissonRelease.sampling)
 
 
+@mutant("subsets booked at one record's norm")
+def _(patch):
+    def privacy_loss(self, relation):  # two records move a subset: 2 C
+        return losses.subset_swap, (self.sampling_probability, 1 / self.noise_multiplier)
+
+    patch.setattr(SubsetRelease, "privacy_loss", privacy_loss)
+
+
 @mutant("the difference's noise at half its distance")
 def _(patch):
     whole = DifferenceQuery.bound
@@ -963,6 +978,20 @@ def _(patch):
 @mutant("a difference of few records not clipped to match")
 def _(patch):
     patch.setattr(EstimateQuery, "_limit", lambda self, size: math.inf)
+
+
+@mutant("a rule's batch of no records")
+def _(patch):
+    def records_by(rule, state, needed, most):
+        return jnp.minimum(jnp.ceil(rule(state, needed)), most).astype(jnp.int32)
+
+    patch.setattr(spider_theory, "records_by", records_by)
+
+
+@mutant("a trust-region link of half the radius")
+def _(patch):
+    step = second_order.trust_region_step
+    patch.setattr(second_order, "trust_region_step", lambda g, h, r, s: step(g, h, r / 2, s))
 
 
 @mutant("records read again")
