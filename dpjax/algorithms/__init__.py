@@ -24,11 +24,12 @@ special to it; one name means one thing in all factories:
   and Hessian are one release it is the Hessian's weight in their joint norm, by default the least
   at which a margin loss's Hessian adds nothing to it.
 - ``radius``: of the trust region in the first iteration, in the units of the parameters; by default
-  12, or 1 for a robust loss of a residual.
+  12, or 1 for a robust loss of a residual. Or an optax schedule: a function of the step alone,
+  from 0, of public numbers, which has its own last radius; it becomes its T values.
 - ``final_radius``: that of the last iteration, geometric in between; by default 0.5, or ``radius``
   if that is less.
-- ``damping``: kappa, at least 0; kappa times the noise's spectral scale is added to the noisy
-  Hessian so that noise is not taken for negative curvature.
+- ``damping``: kappa, at least 0, a number or such a schedule; kappa times the noise's spectral
+  scale is added to the noisy Hessian so that noise is not taken for negative curvature.
 - ``subproblem``: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
   solver of ``trust_region_step``.
 - ``initial_gap``: public bound on L(w0) - min L, which theory sets T by; by default that of w0 = 0,

@@ -309,13 +309,14 @@ def never_clips(
     return clip_norm >= lipschitz and hessian_clip_norm >= smoothness
 
 
-def to_leaf(value: float) -> float:
+def to_leaf(value: Any) -> Any:
     """Returns ``value`` rounded to float32, as it will be once it is an array of a pytree.
 
     What is accounted on the host is then the very number the program reads.
     """
     with np.errstate(all="ignore"):
-        return float(np.float32(value))
+        narrow = np.float32(value)
+    return narrow if np.ndim(narrow) else float(narrow)
 
 
 def positive_leaf(name: str, value: float) -> float:

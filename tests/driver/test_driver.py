@@ -665,6 +665,33 @@ def test_paper_schedule_needs_constants():
         dpjax.paper_schedule(dpjax.Objective(PLAIN.loss, constants=(1, 1, 1)))
 
 
+DIFFERENTIATE = {
+    "reverse": jax.grad,
+    "forward": lambda f: lambda at: jax.jvp(f, (at,), (jnp.ones_like(at),)),
+    "of a compiled function": lambda f: jax.grad(jax.jit(f)),
+    "of several": lambda f: jax.grad(lambda at: jax.vmap(f)(jnp.stack([at, at])).sum()),
+}
+
+
+@pytest.mark.parametrize("differentiate", DIFFERENTIATE.values(), ids=DIFFERENTIATE)
+def test_a_derivative_of_a_training_is_refused_with_its_reason(differentiate):
+    """Settings are folded into the key: a derivative at one key would say nothing of another."""
+    algorithm, (x, y) = build("dp-tr", BUDGET), records()
+    params = jnp.zeros(x.shape[1])
+
+    def of(radius=algorithm.radius, x=x, params=params):
+        changed = dataclasses.replace(algorithm, radius=radius)
+        return dpjax.solve(changed, (x, y), seed=0, params=params).params.sum()
+
+    of_settings = lambda radius: of(radius=radius), jnp.float32(1.0)
+    of_records, of_start = (lambda x: of(x=x), x), (lambda w: of(params=w), params)
+    for function, at in (of_settings, of_records, of_start):
+        with pytest.raises(ValueError, match="no derivative, in forward or reverse mode"):
+            differentiate(function)(jnp.asarray(at))
+    # Of what does not enter the training there is one.
+    assert np.isfinite(jax.grad(lambda factor: factor * of())(2.0))
+
+
 def test_a_run_that_ends_in_numbers_that_are_not_finite_warns():
     """The budget is spent, so it is no error; but a person must hear of it."""
     loss = dpjax.Objective(lambda w, x: jnp.sum(w) * x, constants=(1.0, 1.0, 1.0))
