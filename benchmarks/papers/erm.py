@@ -6,23 +6,29 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from benchmarks.papers import page
-from benchmarks.papers.claims import Read, Smaller, Verdict, counted, exponent, mean
-from benchmarks.papers.figures import Front, Picture
+from benchmarks.papers.claims import Read, Smaller, Verdict, counted, exponent, mean, number, power
+from benchmarks.papers.figures import Front, Lines, Picture
 from benchmarks.papers.results import Results, per_problem
 from benchmarks.papers.spec import Experiment, Figure, Method, Problem, Settings, Tuning, grid
+from benchmarks.papers.variants import convex
 from benchmarks.papers.variants.exact_anchor import exact_anchor
 from dpjax.accounting import PrivacyBudget
 from dpjax.algorithms import Algorithm, dp_accelerated_mirror_descent
-from dpjax.datasets import sparse_high_dimensional
-from dpjax.objectives import L1Ball, Objective, logistic
+from dpjax.datasets import Dataset, load, sparse_high_dimensional
+from dpjax.objectives import L1Ball, Objective, logistic, logistic_l2, sigmoid_l2
 
 _EPSILONS = (0.2, 0.5, 1.0, 2.0)
 GD, SVRG, EXACT, PLUS = "DP-GD", "DP-SVRG", "DP-SVRG, exact anchor", "DP-SVRG++"
 SGD, NEWTON, TR, STR = "DP-SGD", "DP-Newton", "DP-TR", "DP-STR"
 OUTPUT, PERTURBED, ACCMD = "output perturbation", "objective perturbation", "DP-AccMD"
+RIDGE, DESCENT = "objective perturbation, added ridge", "output perturbation of a descent"
+WOLFE, PROJECTED = "DP-Frank-Wolfe", "objective perturbation, projected"
 _TABLE_1 = (GD, SGD, SVRG, EXACT, OUTPUT, PERTURBED, NEWTON, TR, STR)
-_TABLE_2 = (GD, SGD, SVRG, PLUS, OUTPUT, PERTURBED, NEWTON, TR, STR)
+_TABLE_2 = (GD, SGD, SVRG, PLUS, OUTPUT, PERTURBED, RIDGE, DESCENT, NEWTON, TR, STR)
+_SMALL = (RIDGE, DESCENT)  # on Covertype not run: thousands of passes in float64
 _QUICK = (GD, SVRG, SGD, OUTPUT, ACCMD, TR)
 
 
@@ -41,7 +47,8 @@ def _problems(objective: str, methods: tuple[str, ...], large: tuple[float, ...]
     # Settings for no regularizer serve the non-smooth one too.
     smooth = objective.removesuffix("-l1")
     return tuple(
-        _problem(data, objective, methods, (f"{data} {smooth}", smooth, objective), batch, epsilons,
+        _problem(data, objective, tuple(m for m in methods if data != "covtype" or m not in _SMALL),
+                 (f"{data} {smooth}", smooth, objective), batch, epsilons,
                  quick, title="{data}, " + objective)
         for data, batch, epsilons in (
             ("randhie", 1_000, _EPSILONS), ("ijcnn1", 1_000, _EPSILONS), ("covtype", 4_000, large),
@@ -55,7 +62,7 @@ _BALL = _problem(
     "made",
     dataclasses.replace(logistic(), regularizer=L1Ball(_RADIUS),
                         name=f"logistic on the l1 ball of radius {_RADIUS:g}"),
-    (GD, SGD, ACCMD), ("ball",), 200, _EPSILONS,
+    (GD, SGD, ACCMD, WOLFE, PROJECTED), ("ball",), 200, _EPSILONS,
     {"records": functools.partial(sparse_high_dimensional, 2017, 300, 600)},
     records=functools.partial(sparse_high_dimensional, 2017, 2_000, 4_000),
 )  # fmt: skip
@@ -96,6 +103,9 @@ _MIRROR = {"ball": (
     {}, {"smoothness": 1 / 64},
     *grid("smoothness steps", "0.015625/30 0.015625/100 0.015625/300 0.25/100 0.25/300 0.25/600"),
 )}  # fmt: skip
+_ITERATIONS = _grids("iterations", {"logistic": "4 16 64 256"})
+_DISTANCES = _grids("distance", {"logistic": "1.0 5.0 25.0", "ball": "1.0 4.0"})
+_VERTICES = {"ball": tuple({"clip_norm": 0.25, "steps": T} for T in (5, 10, 20, 40))}
 _REGION = _grids("steps radius final_radius damping", {
     "logistic-l2": "16/4.0/0.25/0.5 16/2.0/0.1/0.5 16/8.0/0.25/0.5 32/4.0/0.1/0.5 32/8.0/0.1/0.5 "
     "32/4.0/0.25/0.5 32/8.0/0.25/0.5",
@@ -106,21 +116,20 @@ _REGION = _grids("steps radius final_radius damping", {
 })  # fmt: skip
 _REGION |= {kind: ({}, *_REGION[kind]) for kind in ("logistic-l2", "logistic")}
 _NEWTON = _grids("steps modification", {
-    "logistic-l2": "6/add 12/add 20/add 32/add 6/clip 12/clip 20/clip 32/clip",
-    "logistic": "6/add 12/add 20/add 32/add 6/clip 12/clip 20/clip 32/clip",
-    "covtype logistic-l2": "12/add 12/clip",
-    "covtype logistic": "12/add 12/clip",
+    **dict.fromkeys(("logistic-l2", "logistic"),
+                    "6/add 12/add 20/add 32/add 6/clip 12/clip 20/clip 32/clip"),
+    **dict.fromkeys(("covtype logistic-l2", "covtype logistic"), "12/add 12/clip"),
 })  # fmt: skip
 _SMOOTH = {"logistic-l1": "it has no proximal step, and takes derivatives that the l1 norm lacks"}
-_CONVEX = "its guarantee rests on strong convexity, which the objective has not"
+_CONVEX = "its guarantee rests on strong convexity, which the objective has not; see the row below"
 _STRONG = {"logistic": _CONVEX, "logistic-l1": _CONVEX}
+_PLAIN = {"logistic-l1": "its proof here is for a differentiable objective"}
 
 
-def mirror_descent(objective: Objective, budget: PrivacyBudget, **more: Any) -> Algorithm:
-    """Returns DP-AccMD on the objective's convex set, which it takes as ``domain``."""
+def in_ball(make: Any, objective: Objective, budget: PrivacyBudget, **more: Any) -> Algorithm:
+    """Returns what ``make`` does with the objective's convex set, which it takes as ``domain``."""
     plain = dataclasses.replace(objective, regularizer=None, name="logistic")
-    more["domain"] = objective.regularizer
-    return dp_accelerated_mirror_descent(plain, budget, **more)
+    return make(plain, budget, domain=objective.regularizer, **more)
 
 
 _BATCH = {"batch_size": "batch_size"}
@@ -130,20 +139,33 @@ METHODS = (
     Method(SVRG, "dp-svrg", takes=_BATCH, grids=_REDUCED),
     Method(EXACT, exact_anchor, takes=_BATCH, grids=_REDUCED),
     Method(PLUS, "dp-svrg++", takes=_BATCH, grids=_DOUBLING),
-    Method(ACCMD, mirror_descent, grids=_MIRROR),
+    Method(ACCMD, functools.partial(in_ball, dp_accelerated_mirror_descent), grids=_MIRROR),
     Method(OUTPUT, "output-perturbation", refused=_STRONG),
     Method(PERTURBED, "objective-perturbation", refused=_STRONG),
+    Method(RIDGE, convex.ridge_perturbation, grids=_DISTANCES, refused=_PLAIN),
+    Method(DESCENT, convex.descent_perturbation, grids=_ITERATIONS, refused=_PLAIN),
+    Method(WOLFE, functools.partial(in_ball, convex.frank_wolfe), grids=_VERTICES),
+    Method(PROJECTED, functools.partial(in_ball, convex.projected_perturbation), grids=_DISTANCES),
     Method(NEWTON, "dp-newton", grids=_NEWTON, refused=_SMOOTH),
     Method(TR, "dp-tr", grids=_REGION, refused=_SMOOTH),
     Method(STR, "dp-str", grids=_REGION, refused=_SMOOTH),
 )
 
 
-_BOUND = ("method", "whose bound", "excess risk", "exponent", "measured", "gradient evaluations",
-          "non-smooth")  # fmt: skip
-# Without constants and log(1/delta). kappa = L / mu is the condition number, G_C the Gaussian width
-# of the set C and diam its diameter. Theorem 6.2 stands for DP-GD, of which the table has no row;
-# in a ball projected DP-SGD stands for noisy mirror descent on one record a step.
+_BOUND = ("method", "whose bound", "excess risk", "exponent", "measured", "gradients", "non-smooth")
+_STANDS = {
+    SGD: "noisy SGD on one record a step: here Poisson batches, steps tuned, on a ball projected",
+    PERTURBED: "a tilt of Laplace's kind, pure epsilon: here Gaussian, exact accounting",
+    OUTPUT: "the end of a descent: here the minimiser, up to a proven distance",
+    RIDGE: "the method itself; the minimiser is found up to a proven distance",
+    DESCENT: "the method itself",
+    **dict.fromkeys((SVRG, PLUS), "the method, with noise on anchor and difference apart"),
+    GD: "theorem 6.2's method, which the table leaves out; steps tuned",
+    ACCMD: "the method, with one released gradient for y and z",
+    WOLFE: "the method, with Gumbel noise for Laplace noise",
+    PROJECTED: "a tilted minimum in C: here one in R^p with the ridge, projected on C",
+}
+# No constants, no log(1/delta); kappa = L / mu, G_C the Gaussian width of C, diam its diameter.
 _BOUNDS = {
     "logistic-l2": (
         (PERTURBED, "Chaudhuri et al. 2011", "p / (n eps)^2", -2, "not given", "no"),
@@ -153,15 +175,19 @@ _BOUNDS = {
         (GD, "theorem 6.2", "p log(n)^2 / (n eps)^2", -2, "n log(n eps / p)", "not said"),
     ),
     "logistic": (
-        (PERTURBED, "Kifer et al. 2012", "sqrt(p) / (n eps)", -1, "not given", "yes"),
+        (RIDGE, "Kifer et al. 2012", "sqrt(p) / (n eps)", -1, "not given", "yes"),
         (SGD, "Bassily et al. 2014", "sqrt(p) log(n)^1.5 / (n eps)", -1, "n^2", "yes"),
-        (OUTPUT, "Zhang et al. 2017", "(sqrt(p) / (n eps))^(2/3)", -2 / 3, "n (n eps / p)^(2/3)",
+        (DESCENT, "Zhang et al. 2017", "(sqrt(p) / (n eps))^(2/3)", -2 / 3, "n (n eps / p)^(2/3)",
          "no"),
         (PLUS, "theorem 4.4", "sqrt(p) / (n eps)", -1, "n eps / sqrt(p) + n log(n eps / p)", "yes"),
     ),
     "ball": (
         (SGD, "Talwar et al. 2014", "sqrt(G_C^2 + diam^2) log(n) / (n eps)", -1,
          "n^3 eps^2 / ((G_C^2 + diam^2) log(n)^2)", "yes"),
+        (PROJECTED, "Talwar et al. 2014", "G_C / (n eps), up to its assumptions", -1, "not given",
+         "no"),
+        (WOLFE, "Talwar et al. 2015", "G_C^(2/3) log(n)^2 / (n eps)^(2/3)", -2 / 3,
+         "n (n eps / G_C)^(2/3)", "yes"),
         (ACCMD, "theorem 5.4", "sqrt(G_C^2 + diam^2) / (n eps)", -1,
          "n^1.5 sqrt(eps) / (G_C^2 + diam^2)^(1/4)", "no"),
     ),
@@ -176,7 +202,8 @@ def _bounds(found: Results, problem: Problem) -> Iterator[dict[str, Any]]:
     for method, source, risk, bound, *more in _BOUNDS[problem.keys[-1]]:
         if method in found.each("method"):
             measured = exponent(found, "exact_gap", method)
-            yield dict(zip(_BOUND, (method, source, risk, bound, measured, *more), strict=True))
+            row = dict(zip(_BOUND, (method, source, risk, bound, measured, *more), strict=True))
+            yield row | {"stands for": _STANDS[method]}
 
 
 @per_problem
@@ -287,6 +314,93 @@ def _picture(epsilons: tuple[float, ...], columns: int = 3) -> Picture:
     )  # fmt: skip
 
 
+THEOREM_62, RANDOM, LAST = "DP-GD, theorem 6.2", "DP-GD, theorem 6.3", "DP-GD, its last iterate"
+_MU = 1e-3
+
+
+class _RidgeOfSum:
+    """The ridge of (w_1 + w_2) / sqrt(2), w_1 and w_2 the halves: flat along w_1 - w_2."""
+
+    smoothness = _MU
+
+    def __call__(self, params: Any) -> Any:
+        return _MU / 4 * (params.reshape(2, -1).sum(axis=0) ** 2).sum()
+
+
+def _doubled(data: str) -> Dataset:
+    """Rows (x, x) / sqrt(2): F(w_1, w_2) = G((w_1 + w_2) / sqrt(2)), G the objective of x."""
+    whole = load(data)
+    twice = np.concatenate([whole.x, whole.x], axis=1) / np.float32(math.sqrt(2))
+    return dataclasses.replace(whole, x=twice, test_x=None, test_y=None)
+
+
+def _theory(objective: Any, methods: tuple[str, ...], words: str, more: Any = lambda data: {}):
+    return tuple(
+        Problem(
+            data, objective, title="{data}, " + words, delta_times_n=1.0, epsilons=_EPSILONS,
+            methods=methods, starts=1, **more(data),
+            quick={"epsilons": (0.5, 1.0), "rows": 4_000},
+            metrics=("exact_value", "exact_gradient_norm", "steps", "noise_multiplier"),
+        )
+        for data in ("randhie", "ijcnn1")
+    )  # fmt: skip
+
+
+_TWICE = dataclasses.replace(logistic(), regularizer=_RidgeOfSum(), name="logistic, ridge of sums")
+_PL = _theory(logistic_l2(_MU), (THEOREM_62,), "strongly convex",
+              lambda data: {"reference": "certified"})  # fmt: skip
+_PL += _theory(_TWICE, (THEOREM_62,), "PL without strong convexity", lambda data: {
+    "reference": "descents", "records": functools.partial(_doubled, data)})  # fmt: skip
+_NONCONVEX = _theory(sigmoid_l2(_MU), (RANDOM, LAST), "sigmoid loss with l2")
+METHODS += (
+    Method(THEOREM_62, "dp-gd", {"pl_constant": _MU}),
+    Method(RANDOM, "dp-gd", {"output": "random"}),
+    Method(LAST, "dp-gd"),
+)
+
+
+def _of_theory(found: Results, problem: Problem) -> Iterator[tuple[float, float, float, float]]:
+    """Epsilon, T, the mean of what a theorem is about, and its bound with constants."""
+    loss, (n, p) = problem.loss, found.shape
+    gap, (lipschitz, *_) = loss.averaged.at_zero, loss.constants  # pyright: ignore
+    for epsilon in found.each("epsilon"):
+        at = found.where(epsilon=epsilon)
+        steps, noise = at.mean("steps"), p * (at.mean("noise_multiplier") * lipschitz / n) ** 2
+        if THEOREM_62 in problem.methods:
+            left = (1 - _MU / loss.smoothness) ** steps  # pyright: ignore
+            mean, bound = at.mean("exact_gap"), left * gap + (1 - left) * noise / (2 * _MU)
+        else:
+            mean = float((at.values("exact_gradient_norm") ** 2).mean())
+            bound = 2 * gap * loss.smoothness / steps + noise  # pyright: ignore
+        yield epsilon, steps, mean, bound
+
+
+def _section_6(results: Results, problems: tuple[Problem, ...]) -> Iterator[str]:
+    rows = []
+    for problem in problems:
+        found = results.where(problem=problem.name)
+        for method in found.each("method"):
+            every = [*_of_theory(found.where(method=method), problem)]
+            slope = power([e for e, *_ in every], [mean for *_, mean, _ in every])
+            cells = {f"epsilon {e:g}": f"{number(mean)} / {number(bound)} (T {steps:g})"
+                     for e, steps, mean, bound in every}  # fmt: skip
+            rows.append({"": f"{problem.name}: {method}"} | cells | {"exponent": f"{slope:.2f}"})
+    words = "Mean excess risk (6.1) or squared gradient norm (6.2) / the bound with constants (T), "
+    yield from page.table(rows, f"{words}and the mean's exponent of epsilon:")
+
+
+def _theorems(results: Results, problems: tuple[Problem, ...]) -> Iterator[Verdict]:
+    each = [(p, results.where(problem=p.name, method=m)) for p in problems for m in p.methods]
+    held = [mean <= bound for p, found in each for *_, mean, bound in _of_theory(found, p)]
+    yield counted("The mean is within the theorem's bound with constants.", held)
+
+
+def _section_picture(metric: str, words: str) -> Picture:
+    panel = Lines(metric, "{problem}\nn = {n:,}, p = {p:,}", ylabel=words)
+    title = f"{words} against epsilon: lower is better\nmean of {{seeds}}; {{exact}}"
+    return Picture(title, (panel,), 2)
+
+
 _STRONG_PROBLEMS = _problems("logistic-l2", _TABLE_1, (0.2, 1.0))
 _CONVEX_PROBLEMS = _problems("logistic", _TABLE_2, (1.0,))
 _CONVEX_PROBLEMS += _problems("logistic-l1", _TABLE_2, (1.0,))
@@ -303,14 +417,26 @@ EXPERIMENT = Experiment(
         ),
         "table2": Figure(
             "Convex: logistic loss without regularizer, and with the non-smooth l1 regularizer "
-            "1e-3.", _CONVEX_PROBLEMS, _picture((1.0,)), (_tables,), _claims(PLUS, SGD, OUTPUT),
+            "1e-3.", _CONVEX_PROBLEMS, _picture((1.0,)), (_tables,),
+            _claims(PLUS, SGD, RIDGE, DESCENT),
         ),
         "table3": Figure(
             "High-dimensional: logistic loss on an l1 ball, more features than records.", (_BALL,),
-            _picture(_EPSILONS, 2), (_tables,), _claims(ACCMD, SGD, GD),
+            _picture(_EPSILONS, 2), (_tables,), _claims(ACCMD, SGD, GD, WOLFE, PROJECTED),
+        ),
+        "pl": Figure(
+            "Section 6.1: the Polyak-Lojasiewicz condition, mu = 1e-3, with and without strong "
+            "convexity; T, eta = 1 / L and noise from theory.", _PL,
+            _section_picture("exact_gap", "Excess risk"), (_section_6,), (_theorems,),
+        ),
+        "nonconvex": Figure(
+            "Section 6.2: a loss that is not convex, T and eta = 1 / L from theory, the random "
+            "iterate and the last.", _NONCONVEX,
+            _section_picture("exact_gradient_norm", "Gradient norm"), (_section_6,),
+            (_theorems,),
         ),
     },
-    "Wang, Ye and Xu, NIPS 2017, tables 1 to 3",
+    "Wang, Ye and Xu, NIPS 2017, tables 1 to 3 and section 6",
     "Neighbours are zero_out with delta = 1/n (the paper's are replace-one, where a record moves a "
     "sum twice as far);",
     "Excess risks are exact values minus a certified optimum, mean and standard error. A gradient "
