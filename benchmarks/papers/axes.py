@@ -45,6 +45,17 @@ def _moved_apart(places: np.ndarray, apart: float) -> np.ndarray:
     return np.minimum(moved, 1.0 - steps[::-1])
 
 
+def apart(axes: Any, x: np.ndarray, y: np.ndarray, points: float = 9.0) -> np.ndarray:
+    """Returns x, moved to the right where a marker would hide another; limits must be final."""
+    at = axes.transData.transform(np.column_stack([x, y]))
+    least = points * axes.get_figure().dpi / 72
+    for i in np.argsort(x, kind="stable"):
+        others = np.delete(at, i, axis=0)
+        while (np.hypot(*(others - at[i]).T) < least).any():
+            at[i, 0] += 1
+    return axes.transData.inverted().transform(at)[:, 0]
+
+
 def in_view(values: np.ndarray, decades: float = 4.0, gap: float = 30.0) -> np.ndarray:
     """Returns which of some positive values a logarithmic axis should show.
 

@@ -1,17 +1,26 @@
-"""NOT PRIVATE: what a paper says, as data, and whether it is so in the results."""
+"""NOT PRIVATE: what a paper says, as data, and whether it is so in the results, by a test."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 
-from benchmarks.papers.results import Results, difference
+from benchmarks.papers.metrics import COST
+from benchmarks.papers.results import Results, difference, middle
 from benchmarks.papers.spec import Problem
 
-Read = Callable[[Results, str, float], float]
-"""From the rows of one problem, a method and an epsilon to a number."""
+LEVEL = 0.05
+RULES = (
+    f"Every verdict rests on tests at {LEVEL:.0%}, two-sided: Welch's t-test for means, "
+    "Mann-Whitney's for medians, and for means where a run is infinite or no seed differs, "
+    "Fisher's for shares of seeds, Student's for one sample against a number. "
+    "The p-values of one verdict are corrected by Holm's method; those of different verdicts are "
+    "not, so that about one in twenty of the verdicts where nothing differs is clear by chance. "
+    "*Undecided* is what is not beyond chance. What has no p-value has no chance in it."
+)
 
 
 class Verdict(NamedTuple):
@@ -27,15 +36,104 @@ class Verdict(NamedTuple):
         return f"- **{self.word}**: {self.text}" + f" {self.measured}".rstrip()
 
 
-def counted(text: str, held: Iterable[bool | np.bool_], measured: str = "") -> Verdict:
-    """Returns the verdict where several comparisons are made.
+class Compared(NamedTuple):
+    """One comparison of a verdict."""
 
-    >>> counted("So it is.", [True, False]).word, counted("So it is.", [False]).word
-    ('agrees in 1 of 2', 'does not agree')
+    words: str
+    """What was measured."""
+    held: bool | np.bool_
+    """Whether it is as said."""
+    p: float | None = None
+    """Two-sided; None for numbers without chance, NaN for a single seed, which decides nothing."""
+
+
+def decided(text: str, compared: Iterable[Compared], before: str = "Measured") -> Verdict:
+    """Returns the verdict of comparisons, each counted where it is beyond chance.
+
+    >>> two = [Compared("1 against 2", True, 0.001), Compared("2 against 3", True, 0.3)]
+    >>> print(decided("It is less.", two))
+    - **agrees in 1 of 2, undecided in 1**: It is less. Measured 1 against 2 (p = 0.002); 2 against\
+ 3 (p = 0.3).
     """
-    every = [bool(one) for one in held]
-    some = f"agrees in {sum(every)} of {len(every)}" if any(every) else "does not agree"
-    return Verdict("agrees" if all(every) else some, text, measured)
+    every = list(compared)
+    tested = [i for i, one in enumerate(every) if one.p is not None and not math.isnan(one.p)]
+    corrected = dict(zip(tested, holm([every[i].p or 0.0 for i in tested]), strict=True))
+    counts, words = {"agrees": 0, "does not agree": 0, "undecided": 0}, []
+    for i, one in enumerate(every):
+        p = corrected.get(i, 0.0 if one.p is None else math.nan)
+        counts["undecided" if not p < LEVEL else "agrees" if one.held else "does not agree"] += 1
+        words.append(one.words + ("" if one.p is None else f" ({_in_words(p)})"))
+    known = {word: count for word, count in counts.items() if count}
+    (first, count), *rest = known.items()
+    word = first if not rest else f"{first} in {count} of {len(every)}"
+    word += "".join(f", {other.replace(' agree', '')} in {count}" for other, count in rest)
+    told = "; ".join(filter(None, words))
+    return Verdict(word, text, f"{before} {told}." if told else "")
+
+
+def _in_words(p: float) -> str:
+    if math.isnan(p):
+        return "one run"
+    return "p < 0.001" if p < 0.001 else f"p = {p:.1g}" if p < 0.1 else f"p = {p:.2g}"
+
+
+def holm(p_values: Sequence[float]) -> np.ndarray:
+    """Returns p-values corrected for their number, by Holm (1979).
+
+    >>> print(holm([0.01, 0.04, 0.03]))
+    [0.03 0.06 0.06]
+    """
+    p = np.asarray(p_values, float)
+    order = np.argsort(p)
+    raised = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    return np.minimum(raised[np.argsort(order)], 1.0)
+
+
+# Tests of samples, one value a seed: two-sided p-values.
+
+
+def welch(*samples: np.ndarray) -> float:
+    """Returns the p-value of ``difference``; by ranks where a value is infinite, or none differs.
+
+    >>> welch(np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])) > 0.2
+    True
+    """
+    flat = np.concatenate(samples)
+    if min(map(len, samples)) < 2:
+        return math.nan
+    if len(samples) == 2 and not (np.isfinite(flat).all() and difference(*samples).error > 0):
+        return ranks(*samples)
+    return difference(*samples).p_value
+
+
+def ranks(first: np.ndarray, second: np.ndarray) -> float:
+    """Returns the p-value of Mann and Whitney's test; infinite values are the largest."""
+    if min(len(first), len(second)) < 2:
+        return math.nan
+    if np.unique([*first, *second]).size == 1:
+        return 1.0
+    return float(stats.mannwhitneyu(first, second).pvalue)
+
+
+def shares(first: np.ndarray, second: np.ndarray) -> float:
+    """Returns the p-value of Fisher's exact test of shares of seeds."""
+    counts = [[np.sum(one > 0.5), np.sum(one <= 0.5)] for one in (first, second)]
+    return float(stats.fisher_exact(counts).pvalue)  # pyright: ignore
+
+
+def half(values: np.ndarray) -> float:
+    """Returns the p-value of a share of seeds against one half; NaN of a single seed."""
+    count = int(np.sum(values > 0.5))
+    return float(stats.binomtest(count, len(values)).pvalue) if len(values) > 1 else math.nan
+
+
+def against(values: np.ndarray, limit: float) -> float:
+    """Returns the p-value of a mean against a number; by signs where no seed differs."""
+    if len(values) < 2:
+        return math.nan
+    if np.ptp(values) == 0:
+        return 1.0 if values[0] == limit else 2.0 ** (1 - len(values))
+    return float(stats.ttest_1samp(values, limit).pvalue)
 
 
 def number(value: float | np.floating) -> str:
@@ -65,14 +163,31 @@ def percent(share: float | np.floating) -> str:
     return f"{100 * share:.1f} %"
 
 
+class Read(NamedTuple):
+    """What is compared of a metric: a number of its values over the seeds, and the test of two."""
+
+    metric: str
+    centre: Callable[[np.ndarray], float | np.floating]
+    test: Callable[[np.ndarray, np.ndarray], float]
+
+    def p_value(self, first: np.ndarray, second: np.ndarray) -> float | None:
+        """Returns it; None of a cost, which is the same for all seeds."""
+        return None if self.metric in COST else self.test(first, second)
+
+
 def mean(metric: str) -> Read:
-    """Returns what reads the mean over the seeds."""
-    return lambda found, method, epsilon: found.mean(metric, method=method, epsilon=epsilon)
+    """Returns what compares means."""
+    return Read(metric, np.mean, welch)
 
 
 def median(metric: str) -> Read:
-    """Returns what reads the median over the seeds."""
-    return lambda found, method, epsilon: found.median(metric, method=method, epsilon=epsilon)
+    """Returns what compares medians; of values that are infinite in some seeds too."""
+    return Read(metric, middle, ranks)
+
+
+def share(metric: str) -> Read:
+    """Returns what compares shares of seeds."""
+    return Read(metric, np.mean, shares)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +198,6 @@ class Smaller:
     read: Read
     low: str
     high: str
-    or_equal: bool = False
-    limit: float = 1.0
-    """How many times the other's it may be."""
     epsilons: tuple[float, ...] = ()
     ratios: bool = False
     """Whether ratios are told in place of the numbers."""
@@ -93,25 +205,23 @@ class Smaller:
 
     def __call__(self, results: Results, problems: Sequence[Problem]) -> list[Verdict]:
         """Returns the verdict; none where a method is missing."""
-        held, words = [], []
+        compared = []
         for problem in problems:
             found = results.where(problem=problem.name)
-            if not {self.low, self.high} <= set(found.each("method")):
-                continue
-            told = []
-            for epsilon in self.epsilons or found.where(method=self.low).each("epsilon"):
-                ours, theirs = (self.read(found, m, epsilon) for m in (self.low, self.high))
-                if math.isnan(ours) or math.isnan(theirs):
-                    continue
-                known = [self.form(v) if math.isfinite(v) else "never" for v in (ours, theirs)]
-                pair = " against ".join(known)
-                told.append(f"{number(ours / theirs) if self.ratios else pair} at {epsilon:g}")
-                equal = (self.or_equal or self.ratios) and ours == self.limit * theirs
-                held.append(ours < self.limit * theirs or equal)
             start = f"{problem.name}: " if len(problems) > 1 else ""
-            words.append(start + ", ".join(told))
-        start = "Ratio by epsilon:" if self.ratios else "Measured"
-        return [counted(self.text, held, f"{start} {'; '.join(words)}.")] if held else []
+            for epsilon in self.epsilons or found.where(method=self.low).each("epsilon"):
+                both = [found.known(self.read.metric, method=m, epsilon=epsilon)
+                        for m in (self.low, self.high)]  # fmt: skip
+                if not all(map(len, both)):
+                    continue
+                ours, theirs = map(self.read.centre, both)
+                told = [self.form(v) if math.isfinite(v) else "never" for v in (ours, theirs)]
+                words = number(ours / theirs) if self.ratios else " against ".join(told)
+                words = f"{start}{words} at {epsilon:g}"
+                compared.append(Compared(words, ours < theirs, self.read.p_value(*both)))
+                start = ""
+        before = "Ratio by epsilon:" if self.ratios else "Measured"
+        return [decided(self.text, compared, before)] if compared else []
 
 
 def reference(found: Results, metric: str, **cells: float) -> float:
@@ -120,52 +230,13 @@ def reference(found: Results, metric: str, **cells: float) -> float:
     return float(column[-1]) if len(column) else math.nan
 
 
-def power(x: Sequence[float], y: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Returns the exponents of x by which columns of y grow: least squares on logarithms."""
-    return np.polyfit(np.log(x), np.log(y), 1)[0]
+def exponents(found: Results, metric: str, method: str, column: str) -> np.ndarray | None:
+    """Returns by which exponent of a column a method's number grows, seed by seed.
 
-
-def exponent(found: Results, metric: str, method: str) -> float | None:
-    """Returns the exponent of epsilon by which a mean grows; None for one epsilon."""
-    at = found.where(method=method).each("epsilon")
-    means = [found.mean(metric, method=method, epsilon=epsilon) for epsilon in at]
-    return None if len(at) < 2 or min(means) <= 0 else float(power(at, means))
-
-
-def slope(found: Results, metric: str, method: str) -> tuple[float, float, float] | None:
-    """Returns how fast a method's number falls with n: 0.5 is n^(-1/2).
-
-    Of the medians over seeds, and the quantiles 0.1 and 0.9 of the slopes of single seeds; None
-    where a number is 0 or there is one n.
+    By least squares on logarithms; None where a number is 0 or the column has one value.
     """
-    sizes = found.where(method=method).each("rows")
-    table = np.array([found.values(metric, method=method, rows=size) for size in sizes])
-    if len(sizes) < 2 or not (np.isfinite(table).all() and (table > 0).all()):
+    at = found.where(method=method).each(column)
+    table = [found.values(metric, method=method, **{column: one}) for one in at]
+    if len(at) < 2 or not all(np.isfinite(row).all() and (row > 0).all() for row in table):
         return None
-    low, high = np.quantile(-power(sizes, table), [0.1, 0.9])
-    return -float(power(sizes, np.median(table, axis=1))), float(low), float(high)
-
-
-def ordered(text: str, compared: Mapping[str, Sequence[np.ndarray]]) -> Verdict:
-    """Returns the verdict on means that are each said to be above another, as their seeds spread.
-
-    Each difference of samples, as ``results.difference`` takes them, is held against its standard
-    error by Welch's t-test at 5 %.
-
-    >>> ordered("a is more than b.", {"a, b": (np.array([3.0, 3.1]), np.array([1.0, 1.1]))}).word
-    'holds'
-    """
-    found = [difference(*samples) for samples in compared.values()]
-    words = []
-    for what, d in zip(compared, found, strict=True):
-        spread = "" if math.isnan(d.error) else f", standard error {100 * d.error:.2f}"
-        words.append(f"{what} ({100 * d.value:+.2f} points{spread})")
-    above = all(d.value > 0 for d in found)
-    word = "holds" if above else "does not hold"
-    if any(math.isnan(d.error) for d in found):
-        word += " (one seed)"
-    elif above:
-        word += "" if all(d.clear() for d in found) else " by the means, within their spread"
-    elif not any(d.clear() and d.value <= 0 for d in found):
-        word += " by the means, but within their spread"
-    return Verdict(word, text, "; ".join(words) + ".")
+    return np.polyfit(np.log(at), np.log(np.array(table)), 1)[0]

@@ -2,12 +2,13 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks.papers.axes import in_view, name_ends, point_beyond
+from benchmarks.papers.axes import apart, in_view, name_ends, point_beyond
 from benchmarks.papers.claims import seeds
 from benchmarks.papers.looks import look, mark
 from benchmarks.papers.results import Results, quartiles, untuned
@@ -57,10 +58,10 @@ class Lines(Panel):
       x: a column (of settings their last number), or ``"seconds"``, which is joined by step.
       yscale: ``"error"`` is a logarithmic axis of 1 - y, upside down, with the seeds' range and the
         names at the ends.
-      xscale: ``"places"`` labels the values alone, on a logarithmic axis.
+      xscale: ``"places"`` labels the values alone, at which methods stand beside each other; those
+        of epsilon are equally far apart.
       centre: of the seeds; with the mean goes a band of the middle 80 %, with the median bars to
         the quartiles and names at the ends; a line has neither.
-      beside: whether methods at one x stand beside each other.
       only: methods that are drawn in colour, the others in grey; empty for all.
       layers: further cells of rows that are drawn, how (a style of lines, or a marker), and a name.
       hollow: a metric whose mean is at most 1/2 where the marker is hollow.
@@ -72,7 +73,6 @@ class Lines(Panel):
     yscale: Literal["log", "linear", "error"] = "log"
     xscale: Literal["places", "log", "linear"] = "places"
     centre: Literal["mean", "median", "line"] = "mean"
-    beside: bool = False
     only: tuple[str, ...] = ()
     layers: tuple[tuple[Mapping[str, Any], str, str], ...] = ()
     hollow: str = ""
@@ -86,15 +86,22 @@ class Lines(Panel):
         every = {label: self._series(table.where(method=label)) for label in labels}
         every = {label: series for label, series in every.items() if len(series[0])}
         levels = [(results.where(metric=metric), name) for metric, name in self.levels.items()]
-        styles = (("-.", "black"), (":", "grey")) if self.x != "rows" else ()
-        for (level, name), (line, color) in zip(levels, styles, strict=False):
-            axes.axhline(level.column("value")[0], color=color, linestyle=line, label=name)
-        for place, (label, (x, values, middle)) in enumerate(every.items()):
-            if self.only and label not in self.only:
+        # The second one is seen around the first where both are at one place.
+        styles = (("-.", "black", 1.5), (":", "silver", 4)) if self.x != "rows" else ()
+        for (level, name), (line, color, width) in zip(levels, styles, strict=False):
+            at = level.column("value")[0]
+            axes.axhline(at, color=color, linestyle=line, linewidth=width, label=name)
+        where = np.unique(np.concatenate([x for x, *_ in every.values()])) if every else []
+        coloured = [label for label in every if not self.only or label in self.only]
+        for label, (x, values, middle) in every.items():
+            if label not in coloured:
                 axes.plot(x, middle, color="0.85", linewidth=1, zorder=1)
-            else:
-                shift = 0.25 * (place / max(1, len(every) - 1) - 0.5) if self.beside else 0.0
-                self._line(axes, label, x * np.exp(shift), middle, values, table)
+                continue
+            side, drawn = coloured.index(label) / max(1, len(coloured) - 1) - 0.5, x
+            if self.xscale == "places":
+                own = np.searchsorted(where, x)
+                drawn = own + 0.7 * side if self.x == "epsilon" else x * np.exp(0.2 * side)
+            self._line(axes, label, (x, drawn), middle, values, table)
         for cells, style, name in self.layers:
             self._layer(axes, results.where(**cells), style, name)
         if every:
@@ -128,29 +135,30 @@ class Lines(Panel):
         centre = (lambda v: quartiles(v)[1]) if self.centre == "median" else np.mean
         return where, values, np.array([float(centre(one)) for one in values])
 
-    def _line(self, axes: Any, label: str, x: np.ndarray, middle: np.ndarray,
+    def _line(self, axes: Any, label: str, both: tuple[np.ndarray, np.ndarray], middle: np.ndarray,
               values: list[np.ndarray], table: Results) -> None:  # fmt: skip
+        cells, x = both
         color, line = look(label).color, {"linestyle": look(label).line, "label": label}
         if self.centre == "median":
             low, _, high = np.array([quartiles(v) for v in values]).T
             axes.plot(x, middle, color=color, linewidth=1.2, label=label)
             axes.vlines(x, low, high, color=color, linewidth=1.5, alpha=0.7)
-            for one, value in zip(x, middle, strict=True):
-                solid = table.mean(self.hollow, **{"method": label, self.x: float(one)}) > 0.5
+            for cell, one, value in zip(cells, x, middle, strict=True):
+                solid = table.mean(self.hollow, **{"method": label, self.x: float(cell)}) > 0.5
                 axes.plot([one], [value], **mark(label, filled=solid), linestyle="none")
         elif self.centre == "line" or self.yscale == "error":
             axes.plot(x, middle, color=color, **line)
-            axes.plot(x[-1:], middle[-1:], **mark(label), linestyle="none")
         else:
             ends = np.array([np.quantile(v, [0.1, 0.9]) for v in values]).T
             plotting.band(axes, x, middle, ends, **mark(label, 5), **line)
 
     def _layer(self, axes: Any, table: Results, style: str, name: str) -> None:
-        for label in table.each("method"):
+        labels = table.each("method")
+        for place, label in enumerate(labels):
             x, _, y = self._series(table.where(method=label))
             few, line = slice(None), {"linestyle": style}
-            if style == "o":
-                few = slice(None, None, max(1, len(x) // 10))
+            if style == "o":  # dots at other places than those of the other lines
+                few = slice(place, None, max(len(labels), len(x) // 10))
                 line = {"linestyle": "none", "marker": "o", "markersize": 4}
             axes.plot(x[few], y[few], color=look(label).color, **line)
         if name:
@@ -159,7 +167,9 @@ class Lines(Panel):
     def _axes(self, axes: Any, every: Mapping[str, Series]) -> None:
         where = np.unique(np.concatenate([x for x, *_ in every.values()]))
         axes.set(xlabel=self.xlabel, ylabel=self.ylabel or self.y)
-        if self.xscale == "places":
+        if self.xscale == "places" and self.x == "epsilon":
+            axes.set_xticks(range(len(where)), [f"{value:g}" for value in where])
+        elif self.xscale == "places":
             plotting.places(axes, tuple(where))
         elif self.xscale == "log":
             axes.set_xscale("log")
@@ -197,22 +207,24 @@ def _wedge(axes: Any, x: np.ndarray, every: np.ndarray, exponents: tuple[float, 
           color="0.4")  # fmt: skip
     shown = in_view(1 / every[every > 0], gap=10)
     axes.set(ylim=(every[every > 0][shown].min() / 2, 4 * every.max()))
-    axes.set(xlim=(x[0] / 1.15, x[-1] * 1.15))
+    axes.set(xlim=(x[0] / 1.25, x[-1] * 1.25))
 
 
 def _error_axis(axes: Any, longest: float, every: Mapping[str, Any]) -> None:
-    """Labels errors as accuracies; shows the seeds' range at the end of each path."""
+    """Labels errors as accuracies; beside the paths stand their ends and the seeds' range there."""
     worst = 0.0
     for place, (label, (x, values, _)) in enumerate(every.items()):
-        color, last = look(label).color, values[-1]
+        color, last, beside = look(label).color, values[-1], (1.03 + 0.025 * place) * longest
         if x[-1] < longest:
             axes.plot([x[-1], longest], [last.mean()] * 2, color=color, linestyle=(0, (1, 3)))
-        axes.vlines((1.03 + 0.012 * place) * longest, last.min(), last.max(), color=color)
+            _note(axes, "has ended", (x[-1], last.mean()), 4)
+        axes.vlines(beside, last.min(), last.max(), color=color)
+        axes.plot([beside], [last.mean()], **mark(label), linestyle="none")
         worst = max(worst, _RISEN * float(last.mean()), 1.05 * float(last.max()))
     low = 0.85 * min(float(np.min(line.get_ydata())) for line in axes.lines)
     worst = min(worst, 1.03 * max(float(np.max(line.get_ydata())) for line in axes.lines))
     # Upside down, as the axis is one of errors.
-    axes.set(yscale="log", xlim=(0, 1.15 * longest), ylim=(worst, low))
+    axes.set(yscale="log", xlim=(0, (1.03 + 0.025 * len(every)) * longest), ylim=(worst, low))
     ticks = [error for error in _TICKS if low < error < worst]
     axes.set_yticks(ticks, [f"{100 * (1 - error):.4g} %" for error in ticks])
     axes.set_yticks([], minor=True)
@@ -233,19 +245,15 @@ class Front(Panel):
         errors = 2 * np.nan_to_num([table.error(self.y, method=m) for m in labels])
         costs = np.array([table.mean(self.x, method=m) for m in labels])
         shown = in_view(means)
-        for i in np.flatnonzero(shown):
-            axes.errorbar(
-                costs[i : i + 1], means[i : i + 1],
-                # On a logarithmic axis the lower end has to stay above 0.
-                yerr=[[min(errors[i], 0.9 * means[i])], [errors[i]]], **mark(labels[i], 8),
-                markeredgecolor="white", markeredgewidth=0.5, elinewidth=1.2, capsize=3,
-                linestyle="none",
-            )  # fmt: skip
+        # On a logarithmic axis the lower end has to stay above 0.
+        below = np.minimum(errors, 0.9 * means)
         for label in labels:
             axes.plot([], [], **mark(label, 8), linestyle="none", label=label)
         axes.plot([], [], color="0.7", linewidth=4, label="no method is both\nbetter and cheaper")
         axes.set(xscale="log", yscale="log", xlabel=self.xlabel, ylabel=self.ylabel)
         axes.margins(x=0.12)
+        axes.update_datalim(np.column_stack([costs, means - below])[shown])
+        axes.update_datalim(np.column_stack([costs, means + errors])[shown])
         axes.update_datalim(np.column_stack([costs, means])[~shown], updatey=False)
         axes.autoscale_view()
         if not shown.all():
@@ -257,6 +265,13 @@ class Front(Panel):
             text = f"off the scale:\n{labels[i]} {means[i]:.2g}"
             point_beyond(axes, costs[i], text, mark(labels[i], 8))
         _front(axes, costs[shown], means[shown])
+        beside = apart(axes, costs, means)
+        for i in np.flatnonzero(shown):
+            axes.errorbar(
+                beside[i : i + 1], means[i : i + 1], yerr=[[below[i]], [errors[i]]],
+                **mark(labels[i], 8), markeredgecolor="white", markeredgewidth=0.5, elinewidth=1.2,
+                capsize=3, linestyle="none",
+            )  # fmt: skip
 
 
 def _front(axes: Any, costs: np.ndarray, means: np.ndarray) -> None:
@@ -315,7 +330,7 @@ class Dots(Panel):
             axes.plot(middle, heights, color=color, linewidth=1, alpha=0.6)
             axes.hlines(heights, low, high, color=color, linewidth=1.5, alpha=0.7)
             for i, table in enumerate(tables):
-                size, solid = 4 + 4 * i / max(1, len(tables) - 1), table.mean("exact_escaped") > 0.5
+                size, solid = 3 + 3 * i / max(1, len(tables) - 1), table.mean("exact_escaped") > 0.5
                 at = middle[i : i + 1], heights[i : i + 1]
                 axes.plot(*at, **mark(label, size, solid), linestyle="none")
             if np.isnan(middle).all():
@@ -330,7 +345,7 @@ class Dots(Panel):
             axes.axvline(where, color="grey", linestyle=":")
             axes.text(where, 0.005, f" {name} ", transform=axes.get_xaxis_transform(), ha=ha,
                       va="bottom", fontsize="x-small")  # fmt: skip
-        axes.set(xlabel=self.xlabel)
+        axes.set(xlabel=self.xlabel, ylabel="method, and in its row epsilon")
         if self.percent:
             axes.set_xlim(-0.06, 1.06)
             plotting.percent(axes.xaxis)
@@ -384,6 +399,8 @@ def draw(
     columns = min(columns, len(cells))
     wide = columns + (picture.extra is not None)
     title = picture.title.format(**_names(*tables[0]))
+    if problems and not any(len(table.where(seed=lambda seed: seed > 0)) for _, table in tables):
+        title = re.sub(r", (bars|band)[^;\n]*", "", title)  # one seed has none
     with plotting.panels(path, -(-len(cells) // columns), wide, title, size=picture.size,
                          legend=picture.legend) as grid:  # fmt: skip
         for place, (panel, problem, table) in enumerate(cells):

@@ -21,6 +21,7 @@ _LOOKS = {
     "DP-GD": Look(ORANGE, "s"),
     "DP-SGD": Look(PINK, "D"),
     "DP-TR": Look(BLUE, "o"),
+    "DP-TR, published noise, theorem 2": Look(BROWN, "X", ":"),
     "DP-STR": Look(GREEN, "^"),
     "DP-Adam": Look(PURPLE, "P"),
     "DP-Newton": Look(PURPLE, "v"),
@@ -68,7 +69,7 @@ def look(label: str) -> Look:
     number = zlib.crc32(label.encode())
     other = Look(_COLORS[number % len(_COLORS)], _MARKERS[number % len(_MARKERS)])
     found = _LOOKS.get(label) or known.get(label.split(",")[0].casefold(), other)
-    return found._replace(line="--") if published(label) else found
+    return found._replace(line="--") if published(label) and label not in _LOOKS else found
 
 
 def published(label: str) -> bool:
@@ -77,6 +78,11 @@ def published(label: str) -> bool:
 
 
 def mark(label: str, size: float = 6.0, filled: bool = True) -> dict[str, Any]:
-    """Returns what ``plot`` is given for the marker of a curve; see ``plotting.mark``."""
+    """Returns what ``plot`` is given for the marker of a curve; see ``plotting.mark``.
+
+    A hollow marker is larger and hides nothing: what is at the same place is seen in it.
+    """
     color, marker, _ = look(label)
-    return plotting.mark(color, marker, size, filled and not published(label))
+    filled = filled and not published(label)
+    found = plotting.mark(color, marker, size if filled else 1.4 * size, filled)
+    return found if filled else found | {"markerfacecolor": "none"}

@@ -16,6 +16,7 @@ from dpjax.accounting import epsilon
 from dpjax.algorithms import Algorithm
 from dpjax.datasets import Dataset
 from dpjax.objectives import Objective
+from dpjax.oracles import HessianQuery
 
 # A descent on so many rows takes seconds: the first outputs stand for all.
 _MANY_ROWS, DESCENTS = 100_000, 3
@@ -158,12 +159,21 @@ def _spent(algorithm: Algorithm) -> float:
     return float(epsilon(algorithm.event, delta, algorithm.relation, accountant))
 
 
-# Of an algorithm: one number. A Hessian beside the gradient is no other pass.
+def _passes(algorithm: Any) -> float:
+    """How often all records are read; a Hessian that is released by itself reads them once more."""
+    queries = {query.name: query for query in algorithm.queries}
+    parts = [part for release in algorithm.event.releases for part in release.parts()]
+    alone = [part.count * float(queries[part.name].divisor) for part in parts
+             if isinstance(queries.get(part.name), HessianQuery)]  # fmt: skip
+    return (algorithm.evaluations.declared + sum(alone)) / algorithm.queries[0].data_size
+
+
+# Of an algorithm: one number.
 COST: dict[str, Callable[[Any], Any]] = {
     "steps": lambda algorithm: algorithm.steps,
     "gradients": lambda algorithm: algorithm.evaluations.declared,
     "gradients_computed": lambda algorithm: algorithm.evaluations.padded,
-    "passes": lambda algorithm: algorithm.evaluations.declared / algorithm.queries[0].data_size,
+    "passes": _passes,
     "batch_size": lambda algorithm: algorithm.queries[0].divisor,
     "noise_multiplier": lambda algorithm: algorithm.queries[0].noise_multiplier,
     "promised_alpha": lambda algorithm: getattr(algorithm, "tolerances", [math.nan])[0],
@@ -214,11 +224,10 @@ def _certified(problem: Problem, data: Dataset) -> dict[str, float]:
 
 
 def _landscape(problem: Problem, data: Dataset) -> dict[str, float]:
-    if problem.loss.constants is None:
+    if (rho := problem.loss.hessian_lipschitz) is None:
         raise ValueError(f"{problem.name} has no Hessian-Lipschitz constant.")
     land = diagnostics.exact_landscape(problem.loss, data.examples)
     saddle, minimum, lowest = land.saddle, land.minimum, land.saddle.min_eigenvalue
-    rho = float(problem.loss.constants.hessian_lipschitz)
     return {
         "optimum": minimum.value,
         "saddle": saddle.value,
@@ -226,7 +235,7 @@ def _landscape(problem: Problem, data: Dataset) -> dict[str, float]:
         "saddle_min_eigenvalue": lowest,
         "minimum_min_eigenvalue": minimum.min_eigenvalue,
         "halfway": land.halfway,
-        "hessian_lipschitz": rho,
+        "hessian_lipschitz": float(rho),
         "saddle_alpha": float(least_alpha(0.0, lowest, rho)),
     }
 

@@ -17,6 +17,7 @@ from dpjax.algorithms import (
     dp_gradient_descent,
     dp_stochastic_trust_region,
     dp_trust_region,
+    paper_schedule,
 )
 from dpjax.objectives import Objective
 from dpjax.oracles import GradientQuery, HessianQuery, without_replacement_sampler
@@ -86,6 +87,13 @@ def trust_region(
     kappa = usual if damping is None else damping
     scale = base.to_leaf(kappa * _spectral_scale(queries, made.dimension))
     return _within(dataclasses.replace(made, queries=queries, damping=scale), budget)
+
+
+def theorem_2(
+    objective: Objective, budget: PrivacyBudget, *, alpha: float = 0.1, **settings: Any
+) -> Algorithm:
+    """Returns DP-TR as algorithm 1 and theorem 2 have it: their noise, radius, stop and T."""
+    return trust_region(objective, budget, **paper_schedule(objective, alpha), **settings)
 
 
 def stochastic_trust_region(

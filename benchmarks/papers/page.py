@@ -3,10 +3,13 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks.papers.claims import number, seeds
+from benchmarks.papers.claims import RULES, number, seeds
 from benchmarks.papers.results import Results
-from benchmarks.papers.spec import Plan, Problem
+from benchmarks.papers.spec import Figure, Plan, Problem
+from dpjax import datasets
 
+# Fewer seeds than these decide nothing, or little.
+_FEW = 5
 # Of the points among which a certified optimum is the least, where none exists.
 WIDEST = 1_000.0
 
@@ -80,13 +83,30 @@ def write(plan: Plan, results: Results) -> str:
     """Returns the page of a plan, from all rows. NOT PRIVATE."""
     lines = _head(plan, results)
     for name, figure in plan.figures.items():
-        lines += [f"## {name}: {figure.caption}", ""]
+        lines += [f"## {name}: {figure.caption}{_few(plan, figure)}", ""]
         lines += [] if figure.picture is None else [f"![{name}]({name}.png)", ""]
         lines += [line for part in figure.sections for line in part(results, figure.problems)]
         said = [str(one) for claim in figure.claims for one in claim(results, figure.problems)]
         if said:
             lines += ["What the paper says, held against these numbers:", "", *said, ""]
     return "\n".join(lines) + "\n"
+
+
+def _few(plan: Plan, figure: Figure) -> str:
+    count = min(map(plan.seeds_on, figure.problems), default=_FEW)
+    if count >= _FEW:
+        return ""
+    return " ONE SEED DECIDES NOTHING." if count == 1 else f" {count} SEEDS DECIDE LITTLE."
+
+
+def _source(problem: Problem) -> str:
+    """Which rows and classes a problem has, in the words of the data's registry."""
+    known = {info.name: info for info in datasets.describe()}
+    if problem.note or problem.records or problem.data not in known:
+        return ""
+    info = known[problem.data]
+    rows = f"its first {problem.rows:,}" if problem.rows else f"all {info.rows:,}"
+    return f"- {info.name}: {info.source}; {info.task}; {rows} rows. {info.note}"
 
 
 def _head(plan: Plan, results: Results) -> list[str]:
@@ -104,6 +124,8 @@ def _head(plan: Plan, results: Results) -> list[str]:
         f"{source}Made by `{plan.command}`, with every number in `{plan.name}.csv`.{values}", "",
         f"{experiment.conventions}{runs}".strip(), "", experiment.settings, "",
     ]  # fmt: skip
+    if any(figure.claims for figure in plan.figures.values()):
+        lines += [RULES, ""]
     if plan.quick:
         lines += [f"**A quick run: few {few}. Its numbers are no results.**", ""]
     if plan.left_out:
@@ -117,7 +139,7 @@ def _head(plan: Plan, results: Results) -> list[str]:
         if problem.stands_for:
             absent = f"  {problem.stands_for} is not on this machine (set DPJAX_DATA); "
             lines.append(f"{absent}{problem.data} stands in for it.")
-    return [*lines, ""]
+    return [*lines, *filter(None, dict.fromkeys(map(_source, plan.problems))), ""]
 
 
 # By the name of the reference, what its numbers are.

@@ -101,16 +101,19 @@ class Results:
         """Returns the values of outputs, by seed, without those of the tuning."""
         return self.where(metric=metric, step=np.isnan, seed=untuned, **cells).column("value")
 
-    def mean(self, metric: str, **cells: Any) -> float:
-        """Returns the mean of ``values`` that are not NaN; NaN if there are none."""
+    def known(self, metric: str, **cells: Any) -> np.ndarray:
+        """Returns the ``values`` that are not NaN."""
         found = self.values(metric, **cells)
-        known = found[~np.isnan(found)]
-        return float(known.mean()) if len(known) else float("nan")
+        return found[~np.isnan(found)]
+
+    def mean(self, metric: str, **cells: Any) -> float:
+        """Returns the mean of those that are known; NaN if there are none."""
+        found = self.known(metric, **cells)
+        return float(found.mean()) if len(found) else float("nan")
 
     def median(self, metric: str, **cells: Any) -> float:
-        """Returns the median of ``values``; where some are infinite that of ``quartiles``."""
-        found = self.values(metric, **cells)
-        return float(np.median(found)) if np.isfinite(found).all() else quartiles(found)[1]
+        """Returns the median of ``values``."""
+        return middle(self.values(metric, **cells))
 
     def error(self, metric: str, **cells: Any) -> float:
         """Returns the standard error of ``mean``; NaN with one seed, or one that diverged."""
@@ -154,6 +157,11 @@ def quartiles(values: np.ndarray) -> tuple[float, float, float]:
     return float(low), float(middle), float(high)
 
 
+def middle(values: np.ndarray) -> float:
+    """Returns the median; where some values are infinite that of ``quartiles``."""
+    return float(np.median(values)) if np.isfinite(values).all() else quartiles(values)[1]
+
+
 class Difference(NamedTuple):
     """How far one mean is above another, its standard error by Welch, and degrees of freedom."""
 
@@ -161,9 +169,10 @@ class Difference(NamedTuple):
     error: float
     freedom: float
 
-    def clear(self) -> bool:
-        """Returns whether Student's t at 5 % puts it beyond the spread, on two sides."""
-        return abs(self.value) > float(student_t.ppf(0.975, self.freedom)) * self.error
+    @property
+    def p_value(self) -> float:
+        """Two-sided, by Student's t."""
+        return 2 * float(student_t.sf(abs(self.value) / self.error, self.freedom))
 
 
 def difference(*samples: np.ndarray) -> Difference:

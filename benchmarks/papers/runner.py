@@ -27,6 +27,8 @@ from dpjax.oracles import GradientQuery, MinimizerQuery
 Advance = Callable[[str, int], None]
 # A Hessian of so many rows keeps every core busy: seeds then gain nothing from vmap.
 _BUSY_ROWS = 100_000
+# A test of times needs several.
+_ROUNDS = 6
 _VALUES = ("exact_value", "exact_local_value")
 _NAN = math.nan
 
@@ -277,30 +279,39 @@ def checkpoints(steps: int, count: int, spacing: str = "log") -> list[int]:
 
 
 def _timed(cells: list[Cell]) -> list[Measured]:
-    """The seconds of one training to each checkpoint, the best of two.
+    """The seconds of one training: of all steps in each round, and the least to each checkpoint.
 
-    All methods in turn, and anew when one is added: times compare only within one run.
+    All methods in turn in every round, and anew when one is added: times compare only within one
+    run.
     """
     bench, key = cells[0].bench, jax.random.key(SEED)[None]
     looks = bench.problem.checkpoints
     bench.advance(f"{bench.problem.name}: the times", 0)
 
-    def seconds(cell: Cell) -> list:
-        algorithm, spent = cell.algorithm, []
-        at = checkpoints(int(algorithm.steps), looks)
-        for until in [at[-1], *at, *at]:  # the first one compiles
-            # The same program, stopped earlier: the number of steps is a leaf.
-            steps = type(algorithm.steps)(until)
-            short = dataclasses.replace(algorithm, steps=steps)  # pyright: ignore[reportArgumentType]
-            begin = time.perf_counter()
-            follow(short, bench.data.examples, key, [until], None, looks)
-            spent.append(time.perf_counter() - begin)
-        best = np.maximum.accumulate(np.minimum(*np.reshape(spent[1:], (2, -1))))
-        return list(zip(at, best.tolist(), strict=True))
+    def seconds(cell: Cell, until: int) -> float:
+        # The same program, stopped earlier: the number of steps is a leaf.
+        steps: Any = type(cell.algorithm.steps)(until)
+        short = dataclasses.replace(cell.algorithm, steps=steps)
+        begin = time.perf_counter()
+        follow(short, bench.data.examples, key, [until], None, looks)
+        return time.perf_counter() - begin
+
+    def measure() -> list[list]:
+        at = [checkpoints(int(cell.algorithm.steps), looks) for cell in cells]
+        for cell, steps in zip(cells, at, strict=True):
+            seconds(cell, steps[-1])  # compiles
+        whole = [[seconds(cell, steps[-1]) for cell, steps in zip(cells, at, strict=True)]
+                 for _ in range(_ROUNDS)]  # fmt: skip
+        rows = []
+        for cell, steps, runs in zip(cells, at, zip(*whole, strict=True), strict=True):
+            least = [min(seconds(cell, step) for _ in range(2)) for step in steps[:-1]]
+            least = np.maximum.accumulate([*least, min(runs)]).tolist()
+            way = [(_NAN, step, "seconds", s) for step, s in zip(steps, least, strict=True)]
+            rows.append([*way, *((i, _NAN, "seconds_of_a_run", s) for i, s in enumerate(runs))])
+        return rows
 
     configuration = bench.shared | {"timed": [[c.method.label, repr(c.arguments)] for c in cells]}
-    every = cached(bench.folder, configuration, lambda: [*map(seconds, cells)])
-    return [[(_NAN, step, "seconds", value) for step, value in one] for one in every]
+    return cached(bench.folder, configuration, measure)
 
 
 def in_words(settings: Settings) -> str:

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.papers import page
-from benchmarks.papers.claims import Smaller, Verdict, counted, mean, median, number, slope
+from benchmarks.papers import claims, page
+from benchmarks.papers.claims import Compared, Smaller, Verdict, decided, number
 from benchmarks.papers.figures import Dots, Lines, Picture
 from benchmarks.papers.looks import look
 from benchmarks.papers.results import Results, per_problem, quartiles
@@ -184,10 +184,16 @@ def _until(found: Results) -> str:
 
 
 def _slope(found: Results) -> str:
-    fit = slope(found, "exact_alpha", found.each("method")[0])
+    fit = claims.exponents(found, "exact_alpha", found.each("method")[0], "rows")
     stays = found.mean("exact_escaped", rows=found.each("rows")[-1]) <= 0.5
-    words = "" if fit is None else "{:.2f} ({:.2f} to {:.2f})".format(*fit)
-    return words + ", at the saddle" * stays
+    return _fall(fit) + ", at the saddle" * stays
+
+
+def _fall(fit: np.ndarray | None) -> str:
+    """The exponent of 1/n: median of the seeds, and their middle 80 %."""
+    if fit is None:
+        return ""
+    return "{:.2f} ({:.2f} to {:.2f})".format(*-np.quantile(fit, [0.5, 0.9, 0.1]))
 
 
 def _promised(found: Results) -> str:
@@ -219,8 +225,8 @@ _RATE_TABLES = (
     page.Grid(
         "### {problem}, epsilon 1\n\nMedian over seeds of the least alpha for which the output is "
         "an alpha-SOSP of the objective on the records it was trained on, and the share of seeds "
-        "out of the saddle; then the slope, the exponent of 1/n (middle 80 % of the slopes of "
-        "single seeds), and whether half of the seeds or more are not out even at the largest n: "
+        "out of the saddle; then the slope, the exponent of 1/n (median and middle 80 % of single "
+        "seeds), and whether half of the seeds or more are not out even at the largest n: "
         "they compare with no rate. Each n is one random subset, the same for all seeds and "
         "methods. A method that stays at the saddle has the saddle's alpha, which may well be the "
         "least of all: alpha alone does not say that a minimum was reached.",
@@ -239,26 +245,25 @@ _RATE_TABLES = (
 # Claims.
 @per_problem
 def _leaves(found: Results, problem: Problem) -> Iterator[Verdict]:
-    ours = found.where(method=SPIDER)
-    shares = {e: ours.mean("exact_escaped", epsilon=e) for e in ours.each("epsilon")}
-    words = ", ".join(f"{share:.0%} at epsilon {e:g}" for e, share in shares.items())
-    text = "Spider leaves the saddle (held where at least nine in ten seeds do)."
-    if shares:
-        yield counted(text, [share >= 0.9 for share in shares.values()], f"Shares: {words}.")
+    out = {e: found.values("exact_escaped", method=SPIDER, epsilon=e)
+           for e in found.where(method=SPIDER).each("epsilon")}  # fmt: skip
+    compared = [Compared(f"{one.mean():.0%} at epsilon {e:g}", one.mean() > 0.5, claims.half(one))
+                for e, one in out.items()]  # fmt: skip
+    if compared:
+        yield decided("Spider leaves the saddle in more than half of the seeds.", compared)
 
 
 _ESCAPE_CLAIMS = (
     _leaves,
-    *(Smaller(f"Adaptive batches leave it more often than {other}.", mean("exact_escaped"), other,
-              SPIDER, form="{:.0%}".format) for other in (BOOST, FIXED)),
-    *(Smaller(text.format(other), median(metric), SPIDER, other, equal, form="{:.3g}".format)
-      for other in (GD, TR) for text, metric, equal in (
-        ("Spider reads fewer records than {} until it is out (passes).", "exact_passes_until_out",
-         False),
-        ("Spider ends no higher above the minimum than {}.", "exact_gap", True),
+    *(Smaller(f"Adaptive batches leave it more often than {other}.", claims.share("exact_escaped"),
+              other, SPIDER, form="{:.0%}".format) for other in (BOOST, FIXED)),
+    *(Smaller(text.format(other), claims.median(metric), SPIDER, other, form="{:.3g}".format)
+      for other in (GD, TR) for text, metric in (
+        ("Spider reads fewer records than {} until it is out (passes).", "exact_passes_until_out"),
+        ("Spider ends nearer to the minimum than {}.", "exact_gap"),
     )),
     Smaller("Second-order steps escape in fewer iterations than first-order ones: DP-TR before "
-            "DP-GD.", median("exact_iterations_until_out"), TR, GD, form="{:.3g}".format),
+            "DP-GD.", claims.median("exact_iterations_until_out"), TR, GD, form="{:.3g}".format),
 )  # fmt: skip
 
 
@@ -267,38 +272,41 @@ def _rates(found: Results, problem: Problem) -> Iterator[Verdict]:
     """Slopes against the bounds, and who is nearest to a second-order stationary point."""
     (n, d), e, name = found.shape, found.each("epsilon")[-1], problem.where
     there, last = found.each("method"), found.where(rows=float(n))
-    out = {m: last.mean("exact_escaped", method=m) for m in there}
-    alpha = {m: last.median("exact_alpha", method=m) for m in there}
+    out = {m: last.values("exact_escaped", method=m) for m in there}
+    alpha = {m: last.values("exact_alpha", method=m) for m in there}
+    middle = {m: float(np.median(values)) for m, values in alpha.items()}
     for bound, label in ((b, m) for b in BOUNDS for m in b.methods if m in there):
         least = float(min(bound.exponent, _SAMPLING if bound.population else 1))
-        fit = slope(found, "exact_alpha", label)
+        fit = claims.exponents(found, "exact_alpha", label, "rows")
         if fit is not None:
-            yield counted(
-                f"{name}: {label} leaves the saddle, and its alpha falls at least as fast as its "
-                f"bound, n^-{least:.2f}.", [fit[0] >= least and out[label] > 0.5],
-                f"Measured {fit[0]:.2f} (middle 80 % of seeds: {fit[1]:.2f} to {fit[2]:.2f}), with "
-                f"{out[label]:.0%} out of the saddle at n = {n:,}.",
-            )  # fmt: skip
+            falls = Compared(
+                f"Slope {_fall(fit)}", -fit.mean() >= least, claims.against(-fit, least)
+            )
+            leaves = Compared(f"{out[label].mean():.0%} out of the saddle at n = {n:,}",
+                              out[label].mean() > 0.5, claims.half(out[label]))  # fmt: skip
+            yield decided(f"{name}: {label}'s alpha falls at least as fast as its bound, "
+                          f"n^-{least:.2f}, and it leaves the saddle in more than half of the "
+                          "seeds.", [falls, leaves])  # fmt: skip
     if SPIDER not in there:
         return
     ours, mine = alpha.pop(SPIDER), _OURS.alpha(n, d, e)
     for bound, label in ((_DESCENT, GD), (_REGION, TR)):
         if label in alpha:
-            other, measured = bound.on_population(n, d, e), alpha[label]
-            yield counted(
+            other = bound.on_population(n, d, e)
+            told = [number(value) for value in (mine, other, middle[SPIDER], middle[label])]
+            held = (mine < other) == (middle[SPIDER] < middle[label])
+            yield decided(
                 f"{name}: of Spider and {label} the one with the smaller bound at n = {n:,} "
                 "(constants 1, on the population) has the smaller alpha.",
-                [(mine < other) == (ours < measured)],
-                f"Bounds {number(mine)} and {number(other)}, measured {number(ours)} and "
-                f"{number(measured)}.",
+                [Compared("bounds {} and {}, measured {} and {}".format(*told), held,
+                          claims.ranks(ours, alpha[label]))],
             )  # fmt: skip
-    rivals = {m: value for m, value in alpha.items() if out[m] > 0.5}
-    if rivals:
-        words = ", ".join(f"{m} {number(value)}" for m, value in rivals.items())
-        yield counted(
-            f"{name}: at n = {n:,} no method that escapes has a smaller alpha than Spider.",
-            [ours <= value for value in rivals.values()], f"Spider {number(ours)}; {words}.",
-        )  # fmt: skip
+    rivals = [m for m in alpha if out[m].mean() > 0.5]
+    compared = [Compared(f"{m} {number(middle[m])}", middle[SPIDER] < middle[m],
+                         claims.ranks(ours, alpha[m])) for m in rivals]  # fmt: skip
+    if compared:
+        yield decided(f"{name}: at n = {n:,} Spider has a smaller alpha than any method that "
+                      "escapes.", compared, f"Spider {number(middle[SPIDER])};")  # fmt: skip
 
 
 # Pictures.

@@ -201,7 +201,8 @@ class ErrorBars(Bars):
     which says how large r is. Sampling error is no part of it.
 
     Args:
-      estimate: w~, (p,): the parameters but for damping, which moves them by less than the noise.
+      estimate: w~, (p,): the undamped step on the last answers alone. A filtered output is another
+        point, whose errors are smaller where the filter helps, and is not what intervals are about.
       covariance: of the noise's effect on them, (p, p).
       shift: the bound on |r| over the noise's standard deviation, shape ().
       travelled: length of the last step, squared in the norm of B, over what noise makes of it.
@@ -360,7 +361,7 @@ def _is_smooth(objective: Objective) -> bool:
     """Whether the third derivatives of loss and regularizer are known."""
     form, regularizer = objective.averaged, objective.regularizer
     smooth = regularizer is None or hasattr(regularizer, "smoothness")
-    bounded = objective.hessian_lipschitz is not None
+    bounded = objective.data_term.hessian_lipschitz is not None
     return smooth and form is not None and (bounded or form.concordance is not None)
 
 
@@ -368,10 +369,9 @@ def _third_order(objective: Objective, params: Array, noisy: Array, covariance: 
     """Bound on r for d = w - w* of this covariance: of the loss from d^T H d and |d|^2."""
     form, regularizer = objective.averaged, objective.regularizer
     assert form is not None
+    factors = form.concordance, objective.data_term.hessian_lipschitz
     bounds = [
-        factor * size / 2
-        for factor, size in zip((form.concordance, objective.hessian_lipschitz), noisy, strict=True)
-        if factor is not None
+        factor * size / 2 for factor, size in zip(factors, noisy, strict=True) if factor is not None
     ]
     of_loss = jnp.minimum(bounds[0], bounds[-1])  # one bound may be all there is
     if regularizer is None:

@@ -143,7 +143,7 @@ def dp_gradient_descent_with_selection(
       candidates: K, how many iterates to choose from, evenly spaced. Each costs one pass for its
         Hessian; the privacy cost is that of one, for any K.
       hessian_clip_norm: bound on one record's Hessian; by default its smoothness.
-      hessian_lipschitz: rho; by default the objective's constant.
+      hessian_lipschitz: rho; by default the objective's, its regularizer included.
       certify: ``"output"`` or None.
       the others: the same in all factories, see ``help(dpjax.algorithms)``.
 

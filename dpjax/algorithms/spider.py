@@ -313,7 +313,7 @@ def stochastic_spider(
       kept: fraction of the records that only the choice reads.
       hessian_clip_norm: bound on one record's Hessian, for the choice; by default the smoothness.
       smoothness: M, to which a record's difference is clipped; by default the objective's.
-      hessian_lipschitz: rho; by default the objective's.
+      hessian_lipschitz: rho; by default the objective's, its regularizer included.
       the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: to each record all questions together are one Gaussian mechanism, because it enters one

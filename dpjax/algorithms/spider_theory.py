@@ -226,10 +226,13 @@ def scale(
 ) -> Scale:
     """Returns the constants, by default the objective's and without noise; raises if one lacks."""
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
-    smoothness, rho = (
-        base.required(name, value, _usual(objective, name), objective)
-        for name, value in (("smoothness", smoothness), ("hessian_lipschitz", hessian_lipschitz))
-    )
+    known, defaults = objective.constants, objective.defaults
+    # Where the loss has no constants, the usual size of a Hessian.
+    usual = None if defaults is None else defaults.hessian_clip_norm
+    # Clipping is by the data term's M; tolerances are by the objective's rho.
+    m, rho = (known.smoothness, objective.hessian_lipschitz) if known else (usual, usual)
+    smoothness = base.required("smoothness", smoothness, m, objective)
+    rho = base.required("hessian_lipschitz", hessian_lipschitz, rho, objective)
     hessian_clip = smoothness if hessian_clip_norm is None else hessian_clip_norm
     return Scale(
         clip,
@@ -257,15 +260,6 @@ def score_bounds(score: ScoreQuery, beta: float) -> NoiseBounds:
     return NoiseBounds(
         quantile * gradient + CLIP_SLACK * clip, quantile * curvature + CLIP_SLACK * hessian_clip
     )
-
-
-def _usual(objective: Objective, constant: str) -> float | None:
-    """A constant of the objective; where it has none, its usual Hessian clip norm."""
-    if objective.constants is not None:
-        # Infinite where a loss has no such constant.
-        known = getattr(objective.constants, constant)
-        return known if known < math.inf else None
-    return None if objective.defaults is None else objective.defaults.hessian_clip_norm
 
 
 def _kept(fraction: float, candidates: int, n: int) -> int:

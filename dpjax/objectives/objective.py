@@ -168,7 +168,7 @@ class Objective:
       loss: ``loss(params, example) -> scalar``, sees one record.
       regularizer: ``regularizer(params) -> scalar``, reads no record; hashable. It enters value,
         gradient and Hessian after the noise, exactly, and is never clipped. One of your own is
-        structure, with the numbers in it.
+        structure, with the numbers in it; it may state ``smoothness`` and ``hessian_lipschitz``.
       margin: where the loss is ``phi(y <x, w>)`` with example ``(x, y)`` and y in {-1, +1}: the
         scalar function phi, which turns on the closed form.
       constants: bounds used as default clip norms and step sizes. Clipping runs all the same.
@@ -328,20 +328,23 @@ class Objective:
 
     @property
     def hessian_lipschitz(self) -> float | None:
-        """The Hessian-Lipschitz constant, or None where none is known."""
-        # Infinite says that the Hessian jumps, and no constant exists.
-        if self.constants is None or self.constants.hessian_lipschitz == float("inf"):
-            return None
-        return self.constants.hessian_lipschitz
+        """Hessian-Lipschitz constant of the whole objective, or None if it is not known.
+
+        For radii and tolerances. That of the data term, for sensitivities, is in ``constants``.
+        """
+        return self._with_regularizer("hessian_lipschitz")
 
     @property
     def smoothness(self) -> float | None:
         """Smoothness of the whole objective, or None if it is not known."""
-        if self.constants is None:
-            return None
-        # A user's regularizer need not state its smoothness; then that of the sum is not known.
-        added = 0.0 if self.regularizer is None else getattr(self.regularizer, "smoothness", None)
-        return None if added is None else self.constants.smoothness + added
+        return self._with_regularizer("smoothness")
+
+    def _with_regularizer(self, name: str) -> float | None:
+        # A user's regularizer need not state its constants; then that of the sum is not known.
+        added = 0.0 if self.regularizer is None else getattr(self.regularizer, name, None)
+        # Infinite says that the Hessian jumps, and no constant exists.
+        known = float("inf") if self.constants is None else getattr(self.constants, name)
+        return None if added is None or known == float("inf") else known + added
 
     @property
     def prox(self) -> Callable[[Params, Array | float], Params]:

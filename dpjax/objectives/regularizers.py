@@ -6,6 +6,7 @@ proximal operator is the projection, for any step size.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -123,6 +124,7 @@ class L2(_Penalty):
         return self.strength
 
     strong_convexity = smoothness
+    hessian_lipschitz = 0.0
 
     def __call__(self, params: Params) -> Array:
         return self.strength / 2 * _square_sum(params)
@@ -197,6 +199,16 @@ class Nonconvex(_Penalty):
         # The second derivative (2 - 6 w^2) / (1 + w^2)^3 falls from 2 at 0 to -1/2 at 1.
         return 2 * self.strength
 
+    @property
+    def hessian_lipschitz(self) -> float:
+        """Largest absolute third derivative of a weight's penalty, 4.6686 times the strength.
+
+        The Hessian is diagonal, so |H(v) - H(w)| is at most this times max |v_i - w_i|. With
+        w = tan t the third derivative is -6 sin 4t cos^4 t, whose derivative in t, -24 cos^3 t
+        cos 5t, is 0 at t = 18, 54 and 90 degrees. It is largest at 18, where sin 4t = cos t.
+        """
+        return 6 * math.cos(math.pi / 10) ** 5 * self.strength
+
     def __call__(self, params: Params) -> Array:
         penalties = [jnp.sum(w * w / (1 + w * w)) for w in jax.tree.leaves(params)]
         return self.strength * jnp.asarray(sum(penalties))
@@ -250,6 +262,11 @@ class ExceptIntercept:
     def smoothness(self) -> float:
         """That of the penalty, where it has one."""
         return self.penalty.smoothness
+
+    @property
+    def hessian_lipschitz(self) -> float:
+        """That of the penalty, where it has one: what is penalised is an orthogonal projection."""
+        return self.penalty.hessian_lipschitz
 
     @property
     def prox(self) -> Any:

@@ -159,18 +159,21 @@ def test_certifying_the_output_is_one_more_release(certify, more, release):
 def test_the_paper_schedule_stops_early_at_the_price_of_all_steps():
     objective = dpjax.objectives.logistic_nonconvex()
     schedule = dpjax.paper_schedule(objective)
-    assert schedule["radius"] == schedule["final_radius"] == pytest.approx(1.0194, abs=1e-4)
-    algorithm = quiet(build(objective, dpjax.PrivacyBudget(1.0, 1e-4), steps=12, **schedule))
+    rho = 1 / (6 * math.sqrt(3)) + 4.6686e-3  # the loss's constant, and the regularizer's
+    assert schedule["radius"] == schedule["final_radius"]
+    assert schedule["radius"] == pytest.approx(math.sqrt(0.1 / rho), rel=1e-4)
+    assert schedule["steps"] == math.ceil(6 * math.sqrt(rho) * math.log(2) / 0.1**1.5) == 42
+    algorithm = quiet(build(objective, dpjax.PrivacyBudget(1.0, 1e-4), **schedule))
     solution = dpjax.solve(algorithm, bounded_rows(), key=KEY)
     steps = int(solution.steps)
-    assert 0 < steps < 12
+    assert 0 < steps < 42
     assert dpjax.Status(int(solution.status)) is dpjax.Status.STOPPED
     assert "guarantee is still that of all steps" in dpjax.Status.STOPPED.message
-    level = math.sqrt(0.1 * objective.constants.hessian_lipschitz)
+    level = math.sqrt(0.1 * rho)
     multipliers = np.asarray(solution.history.multiplier)
     assert multipliers[steps - 1] <= level and (multipliers[: steps - 1] > level).all()
     assert np.isnan(multipliers[steps:]).all()
-    assert [release.count for release in solution.event.releases] == [12]
+    assert [release.count for release in solution.event.releases] == [42]
     assert solution.event.gaussian_mu == pytest.approx(algorithm.event.gaussian_mu, rel=1e-6)
     assert solution.epsilon(1e-4) == algorithm.epsilon(1e-4)
     stopped = dpjax.run(algorithm, bounded_rows(), key=KEY, progress=False)
@@ -181,8 +184,9 @@ def test_the_paper_schedule_stops_early_at_the_price_of_all_steps():
 @pytest.mark.ci
 def test_under_vmap_runs_stop_each_at_its_own_step():
     objective = dpjax.objectives.logistic_nonconvex()
-    schedule = dpjax.paper_schedule(objective) | {"radius": 0.3, "final_radius": 0.3}
-    algorithm = build(objective, dpjax.PrivacyBudget(3.0, 1e-3), steps=12, **schedule)
+    schedule = dpjax.paper_schedule(objective)
+    schedule |= {"radius": 0.3, "final_radius": 0.3, "steps": 12}
+    algorithm = build(objective, dpjax.PrivacyBudget(3.0, 1e-3), **schedule)
     keys = jax.random.split(KEY, 20)
     batch = jax.vmap(lambda key: dpjax.solve(algorithm, bounded_rows(), key=key))(keys)
     assert len(set(np.asarray(batch.steps).tolist())) > 1

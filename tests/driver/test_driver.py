@@ -657,6 +657,12 @@ def test_paper_schedule_needs_constants():
         dpjax.paper_schedule(PLAIN)
     with pytest.raises(ValueError, match="alpha"):
         dpjax.paper_schedule(dpjax.objectives.logistic(), alpha=-0.1)
+    with pytest.raises(ValueError, match=r"steps of paper_schedule must be below 2\^31"):
+        dpjax.paper_schedule(dpjax.objectives.logistic(), alpha=1e-7)
+    with pytest.raises(ValueError, match="attribute hessian_lipschitz"):
+        dpjax.paper_schedule(dpjax.Objective(PLAIN.loss, lambda w: 0.0, constants=(1, 1, 1)))
+    with pytest.raises(ValueError, match="initial_gap is required"):
+        dpjax.paper_schedule(dpjax.Objective(PLAIN.loss, constants=(1, 1, 1)))
 
 
 def test_a_run_that_ends_in_numbers_that_are_not_finite_warns():

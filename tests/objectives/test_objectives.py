@@ -1,5 +1,8 @@
 """Objectives: values, constants that really bound, regularizers, and equality when rebuilt."""
 
+import dataclasses
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,8 +18,10 @@ from dpjax.objectives import (
     RESIDUALS,
     ElasticNet,
     ExceptIntercept,
+    L2Ball,
     Nonconvex,
     Objective,
+    Quartic,
     free_hessian_ratio,
     least_squares,
     logistic_l2,
@@ -48,6 +53,48 @@ def test_a_larger_margin_is_a_smaller_loss(name):
     """The trust-region paper prints the sigmoid with the sign that rewards mistakes."""
     values = jax.vmap(OBJECTIVES[name]().margin)(jnp.linspace(-5, 5, 50))
     assert (jnp.diff(values) < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("penalty", "known"),
+    [
+        (L2(0.3), 0.0),
+        (Nonconvex(0.3), 1.40056),
+        (ExceptIntercept(Nonconvex(0.3)), 1.40056),
+        (ExceptIntercept(Nonconvex(0.3), outputs=3), 1.40056),
+        (L1(0.3), None),
+        (ElasticNet(0.3, 0.3), None),
+        (ExceptIntercept(L1(0.3)), None),
+        (Quartic(), None),
+        (L2Ball(1.0), None),
+        (lambda w: jnp.sum(w**3), None),
+    ],
+)
+def test_hessian_lipschitz_of_the_whole_objective_takes_the_regularizer_in(penalty, known):
+    objective = dataclasses.replace(objectives.logistic(), regularizer=penalty)
+    of_data = objective.data_term.hessian_lipschitz
+    assert of_data == objective.constants.hessian_lipschitz == pytest.approx(0.096225, abs=1e-6)
+    if known is None:
+        assert objective.hessian_lipschitz is None
+        return
+    assert objective.hessian_lipschitz == pytest.approx(of_data + known, rel=1e-5)
+    # It bounds the spectral norm between random points, and is attained along a coordinate.
+    random = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        pairs = jnp.asarray(random.normal(size=(2, 2_000, 6)))
+        steep = math.tan(math.pi / 10)  # where one weight's third derivative is largest
+        along = jnp.zeros((2, 1, 6)).at[:, 0, 0].set(jnp.array([steep - 1e-4, steep + 1e-4]))
+        first, second = jnp.concatenate([pairs, along], 1)
+        hessian = jax.jit(jax.vmap(jax.hessian(penalty)))
+        change = jnp.linalg.norm(hessian(first) - hessian(second), ord=2, axis=(1, 2))
+        ratio = np.asarray(change / jnp.linalg.norm(first - second, axis=1))
+    assert float(ratio.max()) <= known * (1 + 1e-5)
+    assert float(ratio[-1]) >= known * (1 - 1e-4)
+
+
+def test_hessian_lipschitz_of_a_loss_whose_hessian_jumps_is_none():
+    assert objectives.huber().hessian_lipschitz is None
+    assert objectives.huber(1e-2).smoothness == 1.01
 
 
 @pytest.mark.parametrize("name", EVERY)

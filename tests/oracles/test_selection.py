@@ -360,7 +360,8 @@ def test_the_number_of_the_design():
         candidates=40,
     )
     asked = algorithm.selection
-    tolerance = np.sqrt(0.1 / (6 * np.sqrt(3)))
+    rho = 1 / (6 * np.sqrt(3)) + 6e-3 * np.cos(np.pi / 10) ** 5  # of the loss, of the regularizer
+    tolerance = np.sqrt(0.1 * rho)
     assert asked.curvature_tolerance == pytest.approx(tolerance, rel=1e-6)
     assert asked.sensitivity * tolerance == pytest.approx(2 * 0.25 / 35_000, rel=2e-3)
     error = float(asked.gumbel_scale) * tolerance * np.log(40 / 0.05)

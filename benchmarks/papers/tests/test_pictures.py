@@ -2,6 +2,7 @@
 
 import itertools
 import pathlib
+import re
 
 import matplotlib.colors
 import matplotlib.figure
@@ -46,7 +47,31 @@ def test_every_picture_of_the_gallery_can_be_drawn_again(picture):
     # The perturbed paper's figure is of closed forms: it has no data.
     assert ("NOT PRIVATE" in figure._suptitle.get_text()) == (name != "perturbed")
     for axes in panels(figure):
-        assert axes.get_title().strip() and axes.get_xlabel().strip()
+        assert axes.get_title().strip() and axes.get_xlabel().strip() and axes.get_ylabel().strip()
+
+
+def hidden(axes):
+    """The markers that a filled one of another curve, drawn later, covers wholly."""
+    drawn = []  # curve, centre and radius in points
+    for line in (one for one in axes.lines if one.get_marker() in [*looks._MARKERS, "x"]):
+        places = line.get_transform().transform(np.reshape(line.get_xydata(), (-1, 2)))
+        drawn += [(line, at * 72 / axes.figure.dpi, line.get_markersize() / 2) for at in places]
+    for (line, at, radius), (later, other, larger) in itertools.combinations(drawn, 2):
+        covers = later is not line and later.get_markerfacecolor() != "none"
+        if covers and np.hypot(*(other - at)) <= larger - radius + 0.3:
+            yield line.get_label(), later.get_label()
+
+
+def test_no_marker_is_hidden_by_another(picture):
+    _, figure = picture
+    figure.canvas.draw()
+    assert [pair for axes in panels(figure) for pair in hidden(axes)] == []
+
+
+def test_bars_are_announced_where_there_are_several_seeds(picture):
+    title = picture[1]._suptitle.get_text()
+    assert bool(re.search(r"\d\d? seeds, ba", title)) == ("bars" in title or "band" in title)
+    assert not re.search(r"1 seed, ba", title)
 
 
 def test_every_labelled_curve_is_in_view(picture):

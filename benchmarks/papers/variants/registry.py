@@ -1,12 +1,11 @@
 """Rows of the variants, from which their contract tests and audits are derived."""
 
-import dataclasses
 from typing import Any
 
-from benchmarks.papers.variants.convex import descent_perturbation, frank_wolfe
+from benchmarks.papers.variants.convex import frank_wolfe
 from benchmarks.papers.variants.exact_anchor import exact_anchor
 from benchmarks.papers.variants.spiders import fixed_batch_spider, gauss_psgd, spider_boost
-from dpjax.algorithms import ALL, Entry, Example, Scenario
+from dpjax.algorithms import Entry, Example, Scenario
 from dpjax.objectives import L1Ball
 
 _FIXED_BATCHES = Example(settings={"batch_size": 9, "difference_size": 9})
@@ -78,17 +77,6 @@ VARIANTS: dict[str, Entry] = {
             data_size=200,
             epsilon=10.0,
         ),
-    ),
-    "descent-perturbation": Entry(
-        name="descent-perturbation",
-        factory=descent_perturbation,
-        asks="every record, for the end of a gradient descent",
-        example=Example(objective="logistic-l2"),
-        # Slopes of -1 in one direction move the descent by all that is allowed at each step.
-        scenario=dataclasses.replace(
-            ALL["output-perturbation"].scenario, settings={"iterations": 9, "step_size": 0.3}
-        ),
-        one_release=True,
     ),
     "frank-wolfe": Entry(
         name="frank-wolfe",
