@@ -9,15 +9,15 @@ import jax.numpy as jnp
 
 import dpjax
 from dpjax.accounting import PrivacyBudget, gaussian_multiplier, gumbel_multiplier
-from dpjax.algorithms import Algorithm, SingleQueryAlgorithm, base, output_perturbation
+from dpjax.algorithms import Algorithm, SingleQueryAlgorithm, base
 from dpjax.objectives import L2, L1Ball, Objective
 from dpjax.oracles import SelectionQuery, accumulate, zeros
 
 
 def ridged(
-    make: Any, objective: Objective, budget: PrivacyBudget, *, distance: float = 10.0, **sizes: Any
+    make: str, objective: Objective, budget: PrivacyBudget, *, distance: float = 10.0, **sizes: Any
 ) -> Algorithm:
-    """Returns output or objective perturbation of a convex loss with a ridge added to it.
+    """Returns ``make``, output or objective perturbation, of a convex loss with a ridge added.
 
     The ridge mu balances noise and what it moves a minimiser of length ``distance`` by: for output
     perturbation mu^3 = 2 M p (m G / (n distance))^2, m its multiplier; for objective perturbation G
@@ -26,14 +26,15 @@ def ridged(
     if objective.regularizer is not None:
         raise ValueError(f"the ridge is added to a plain loss, got {objective.regularizer!r}.")
     (slope, smoothness, _), n, p = objective.constants, sizes["data_size"], sizes["dimension"]  # pyright: ignore
-    if make is output_perturbation:
+    if make == "output_perturbation":
         noise = gaussian_multiplier(budget, 1, noise_draws=p) * slope / (n * distance)
         strength = (2 * smoothness * p * noise**2) ** (1 / 3)
     else:
         strength = slope * math.sqrt(p * math.log(1 / budget.delta)) / (n * budget.epsilon)
         least = 1.001 * smoothness / (n * math.expm1(min(budget.epsilon / 2, 700)))
         strength = max(strength / distance, least)
-    return make(dataclasses.replace(objective, regularizer=L2(strength)), budget, **sizes)
+    ridge = dataclasses.replace(objective, regularizer=L2(strength))
+    return getattr(dpjax, make)(ridge, budget, **sizes)
 
 
 @dpjax.pytree_dataclass(kw_only=True)
