@@ -166,6 +166,9 @@ def _blocks(key: Any, w: Any, x: Any, y: Any) -> dict[str, Callable[[], Any]]:
     def update(made: Any) -> Any:
         return made.update(x, made.init(w), w)[0]
 
+    def step(made: Any) -> Any:
+        return made.update(w, made.init(w), hessian=jnp.outer(w, x[0]))[0]
+
     def clipped(made: Any) -> Any:
         return update(optax.chain(transforms.clip_and_sum(1.0), made))
 
@@ -201,6 +204,7 @@ def _blocks(key: Any, w: Any, x: Any, y: Any) -> dict[str, Callable[[], Any]]:
         "clip_and_sum": lambda: update(transforms.clip_and_sum(1.0)),
         "divide_by": lambda: clipped(transforms.divide_by(N)),
         "early_momentum": lambda: clipped(transforms.early_momentum(0.9, 2, 1)),
+        "trust_region": lambda: step(transforms.trust_region(1.0, damping=0.1)),
         "add_ball_noise": lambda: clipped(transforms.add_ball_noise(1.0, key)),
         "add_gaussian_noise": lambda: clipped(transforms.add_gaussian_noise(1.0, key)),
         "add_tree_noise": lambda: clipped(transforms.add_tree_noise(1.0, key, horizon=8)),

@@ -23,6 +23,7 @@ _LOOKS = {
     "DP-TR": Look(BLUE, "o"),
     "DP-TR, published noise, theorem 2": Look(BROWN, "X", ":"),
     "DP-STR": Look(GREEN, "^"),
+    "DP-STR, published noise, corrected, theorem 4": Look(BLACK, "d", ":"),
     "DP-Adam": Look(PURPLE, "P"),
     "DP-Newton": Look(PURPLE, "v"),
     # Wang, Ye and Xu (2017).

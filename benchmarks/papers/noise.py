@@ -20,7 +20,7 @@ from dpjax.algorithms import (
     paper_schedule,
 )
 from dpjax.objectives import Objective
-from dpjax.oracles import GradientQuery, HessianQuery, without_replacement_sampler
+from dpjax.oracles import batch_sampler
 
 
 def erm_multiplier(budget: PrivacyBudget, steps: int) -> float:
@@ -103,27 +103,32 @@ def stochastic_trust_region(
     data_size: int,
     dimension: int,
     batch_size: int | None = None,
+    hessian_batch_size: int | None = None,
     steps: int = 40,
     damping: float = 0.5,
-    clip_norm: float | None = None,
-    hessian_clip_norm: float | None = None,
     literal: bool = False,
     **settings: Any,
 ) -> Algorithm:
     """Returns DP-STR with the noise of algorithm 2; arguments as in ``dp_stochastic_trust_region``.
 
-    Gradient and Hessian are asked on batches of fixed size of their own. As printed the gradient's
-    variance lacks the factor T of its own composition, so that its epsilon has no bound as T grows:
+    Gradient and Hessian are asked on batches of fixed size of their own, |S| and |T|. As printed
+    the gradient's variance lacks the factor T of its own composition, so that its epsilon has no
+    bound as T grows:
     here it has the factor, unless ``literal`` asks for the print, whatever it spends.
     """
     sizes = {"data_size": data_size, "dimension": dimension, "steps": steps}
-    # All records are quickly calibrated; their noise and sampler are replaced.
+    settings |= {"release": "separate"}
+    # All records are quickly calibrated; their noise and samplers are replaced.
     made = dp_stochastic_trust_region(
-        objective, _replace_one(budget), batch_size=data_size, damping=0.0, **sizes, **settings
+        objective,
+        _replace_one(budget),
+        batch_size=data_size,
+        damping=0.0,
+        **sizes,
+        **settings,
     )
     batch = max(1, round(data_size / 7)) if batch_size is None else batch_size
-    setting = made.queries[0].setting.drawn_by(without_replacement_sampler(batch, data_size))
-    clip, hessian_clip = base.clip_norms(objective, clip_norm, hessian_clip_norm)
+    batches = (batch, batch if hessian_batch_size is None else hessian_batch_size)
     # sigma^2 = 256 G^2 T ln(5T/delta) ln(2/delta) / (n epsilon)^2 on the mean over the batch, and
     # p M^2 in place of G^2 for the Hessian. The paper's lemmas give 512 for 2 T mechanisms; the
     # recount shows that 256 is far more than enough wherever batches are not tiny, and less noise
@@ -132,18 +137,38 @@ def stochastic_trust_region(
     mean = 16 * math.sqrt(steps * logs) / (data_size * budget.epsilon)
     of_gradient = mean / math.sqrt(steps) if literal else mean
 
-    def query(kind: type, norm: float, stddev: float, **more: Any) -> Any:
-        unit = kind(setting=setting, noise_multiplier=1.0, clip_norm=norm, **more)
+    def query(query: Any, batch: int, stddev: float, **more: Any) -> Any:
+        sampler = batch_sampler(
+            batch, data_size, _replace_one(budget), steps, sampling="without_replacement"
+        )
+        setting = query.setting.drawn_by(sampler)
+        unit = dataclasses.replace(query, setting=setting, noise_multiplier=1.0, **more)
+        stddev *= query.clip_norm
         return dataclasses.replace(unit, noise_multiplier=round_up(stddev / float(unit.stddev)))
 
-    of_hessian = math.sqrt(dimension) * hessian_clip * mean
+    of_hessian = math.sqrt(dimension) * mean
+    gradient, hessian = made.queries
     queries = (
-        query(GradientQuery, clip, clip * of_gradient),
-        query(HessianQuery, hessian_clip, of_hessian, isometric=False),
+        query(gradient, batches[0], of_gradient),
+        query(hessian, batches[1], of_hessian, isometric=False),
     )
     scale = base.to_leaf(damping * _spectral_scale(queries, dimension))
     made = dataclasses.replace(made, stages=(queries,), damping=(scale,))
     return made if literal else _within(made, budget)
+
+
+def theorem_4(
+    objective: Objective,
+    budget: PrivacyBudget,
+    *,
+    dimension: int,
+    alpha: float = 0.1,
+    **settings: Any,
+) -> Algorithm:
+    """Returns DP-STR as algorithm 2 and theorem 4 have it, on two batches of one size."""
+    settings = paper_schedule(objective, alpha, dimension=dimension) | settings
+    settings["hessian_batch_size"] = None
+    return stochastic_trust_region(objective, budget, dimension=dimension, **settings)
 
 
 def _spectral_scale(queries: tuple, dimension: int) -> float:

@@ -12,8 +12,10 @@ special to it; one name means one thing in all factories:
 - ``steps``: T, the planned steps, all of which are charged; by default 600 or as a factory says.
 - ``step_size``: a number, of the first step where steps shrink; an optax transformation has a
   ``learning_rate``, a number or a schedule.
-- ``batch_size``: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
-  asks every record at every step.
+- ``batch_size``: size of a batch, of a Poisson one expected; by default n / 14, at most 16,384.
+  ``data_size`` asks every record at every step.
+- ``sampling``: ``"poisson"`` or ``"without_replacement"``, uniformly random subsets of
+  ``batch_size`` records: ``replace_one`` only, and for Gaussian noise 2.0 to 2.3 times as much.
 - ``max_batch_size``: the most records a batch holds; by default the fewest that delta hardly
   notices.
 - ``clip_norm``: bound on one record's gradient; by default the objective's Lipschitz constant.
@@ -64,7 +66,7 @@ from dpjax.algorithms.registry import (
 )
 from dpjax.algorithms.spider import Spider, stochastic_spider
 from dpjax.algorithms.spider_theory import EscapeRule, gaussian_push
-from dpjax.algorithms.stagewise import dpagem
+from dpjax.algorithms.stagewise import dpagem, paper_stages
 from dpjax.algorithms.stochastic_gradient import dp_adam, dp_optimizer, dp_sgd
 from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
@@ -113,6 +115,7 @@ __all__ = [
     "objective_perturbation",
     "output_perturbation",
     "paper_schedule",
+    "paper_stages",
     "perturbed_gradient_descent",
     "stochastic_spider",
     "with_accuracy",

@@ -16,8 +16,9 @@ from dpjax._typing import Array, Params, Relation, static
 from dpjax.accounting import Event, PrivacyBudget
 from dpjax.algorithms.card import AlgorithmBase
 from dpjax.algorithms.certificate import Certificate, ErrorBars
+from dpjax.display.cards import history_html
 from dpjax.objectives import Objective, has_proven_constants
-from dpjax.oracles import Evaluations, GradientQuery, Query, Setting, poisson_sampler
+from dpjax.oracles import Evaluations, GradientQuery, Query, Setting, batch_sampler
 
 Ask = Callable[..., Any]
 """``ask(query, params, **public)`` returns the noisy answer of one query of the algorithm."""
@@ -54,6 +55,7 @@ class Status(enum.IntEnum):
 class StepInfo(NamedTuple):
     """What a history keeps of a step of most methods; all of it released."""
 
+    _repr_html_ = history_html
     gradient_norm: Array
     """Norm of the noisy gradient, regularizer included, where it was asked."""
     step_norm: Array
@@ -390,6 +392,7 @@ def calibrated_query(
     steps: int,
     batch_size: int | None = None,
     max_batch_size: int | None = None,
+    sampling: str = "poisson",
     **fields: Any,
 ) -> Any:
     """Returns a query whose Gaussian noise lets it be asked ``steps`` times within the budget.
@@ -400,6 +403,7 @@ def calibrated_query(
       steps: T.
       batch_size: as in every factory, see ``help(dpjax.algorithms)``.
       max_batch_size: of a batch, as in every factory.
+      sampling: as in the factories that have it.
       **fields: the other fields of the query, such as its clip norms.
 
     Raises:
@@ -409,7 +413,7 @@ def calibrated_query(
     budget, n = problem.budget, problem.data_size
     if batch_size is None:
         batch_size = min(max(n // 14, 1), _LARGEST_BATCH)
-    sampler = poisson_sampler(batch_size, n, budget, steps, max_batch_size)
+    sampler = batch_sampler(batch_size, n, budget, steps, max_batch_size, sampling)
     query = kind(setting=problem.setting.drawn_by(sampler), noise_multiplier=1.0, **fields)
     # How many numbers of noise an answer has decides what drawing them costs.
     draws = query.noise_draws

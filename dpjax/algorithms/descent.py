@@ -216,6 +216,7 @@ class DescentState(NamedTuple):
 class ProximalInfo(NamedTuple):
     """What the history keeps of a step whose regularizer enters by its proximal operator."""
 
+    _repr_html_ = base.history_html
     data_gradient_norm: Array
     """Norm of the noisy gradient of the data term alone, where the step began."""
     step_norm: Array

@@ -18,6 +18,7 @@ from dpjax.algorithms import base
 from dpjax.algorithms.base import StepInfo
 from dpjax.algorithms.certificate import PopulationBars
 from dpjax.algorithms.trust_region import joint_weights, start
+from dpjax.objectives.linear import Weighted, unweighted
 from dpjax.objectives.regression import Residual, Reweighted
 from dpjax.objectives.units import UnitLoss
 
@@ -195,10 +196,13 @@ def _of_a_row(objective: objectives.Objective) -> objectives.Objective:
 
 def _approached(objective: objectives.Objective) -> objectives.Objective:
     """The same, but for robust losses, whose own curvature is no guide from far away."""
-    form, loss = objective.of_scores, objective.loss
+    weighted, loss = objective.of_scores, objective.loss
+    form = unweighted(weighted)
     if not isinstance(form, Residual) or form.constants is None:
         return objective
-    linear = Reweighted(form)
+    linear: Any = Reweighted(form)
+    if isinstance(weighted, Weighted):
+        linear = dataclasses.replace(weighted, form=linear)
     if isinstance(loss, UnitLoss):
         return dataclasses.replace(objective, loss=dataclasses.replace(loss, linear=linear))
     return dataclasses.replace(objective, linear=linear)

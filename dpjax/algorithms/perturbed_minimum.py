@@ -29,6 +29,7 @@ class MinimizerState(NamedTuple):
 class MinimizerInfo(NamedTuple):
     """Metrics of the only step; released."""
 
+    _repr_html_ = base.history_html
     step_norm: Array
     """Distance of what was released from the start."""
 

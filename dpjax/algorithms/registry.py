@@ -124,7 +124,7 @@ ENTRIES: tuple[Entry, ...] = (
     Entry(
         name="dp-str",
         factory=dp_stochastic_trust_region,
-        asks="a batch, for gradient and Hessian as one release; batches may grow",
+        asks="a batch, for gradient and Hessian as one release, or one for each; batches may grow",
         example=_HALF,
         scenario=Scenario(settings=_FIFTHS | _CLIPS | {"steps": 10}, data_size=10),
         grid=_RADII,

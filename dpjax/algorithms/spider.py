@@ -31,6 +31,8 @@ class SpiderState(NamedTuple):
     """Number of records read: the position of the next one in the random order."""
     refresh: Array
     """Whether the next step asks for the gradient itself, and not for how it changed."""
+    reached: Array
+    """Whether that is because b_t has reached b alone."""
     size: Array
     """How many records the next step reads."""
     segment: Array
@@ -54,6 +56,7 @@ class SpiderState(NamedTuple):
 class SpiderInfo(NamedTuple):
     """Metrics of a step; all of it released."""
 
+    _repr_html_ = base.history_html
     gradient_norm: Array
     """Norm of the estimated gradient, regularizer included, before any kick."""
     step_norm: Array
@@ -66,6 +69,8 @@ class SpiderInfo(NamedTuple):
     """M times the length of the path since the estimate was renewed, before this step."""
     refreshed: Array
     """1 where the gradient itself was asked, 0 where its change was."""
+    reached: Array
+    """1 where it was asked because b_t had reached b, and for no other reason."""
     kicked: Array
     """1 where noise was added to leave a saddle."""
 
@@ -74,15 +79,19 @@ class SpiderInfo(NamedTuple):
 class Spider(base.FieldsAlgorithm):
     """Configuration of Stochastic Spider; made by ``stochastic_spider``.
 
-    In the paper's notation ``drift_threshold`` is kappa. ``difference_size`` is a fixed batch for
-    differences in place of b_t.
+    In the paper's notation ``drift_threshold`` is kappa, and ``difference_size`` is b_t.
+
+    Privacy: the event is the same whatever b_t is, as a rule sees the released state alone. A
+      record enters one answer at most, since each reads the next unused places, and moves it by
+      C / b at most, since a difference is clipped to C b_t / b and divided by b_t (independent
+      noise follows what it moves). At most n answers draw noise, since each reads a place.
     """
 
     estimate: EstimateQuery
     score: ScoreQuery | None
     step_size: Array | float
     drift_threshold: Array | float
-    difference_size: Array | int | None
+    difference_size: Array | int | theory.BatchRule | None
     escape: theory.EscapeRule
     tolerances: tuple[Array | float, Array | float]
     bounds: NoiseBounds | None
@@ -116,6 +125,7 @@ class Spider(base.FieldsAlgorithm):
             estimate=jax.tree.map(jnp.zeros_like, wide),
             drift=jnp.array(jnp.inf, dtype),
             refresh=jnp.array(True),
+            reached=jnp.array(False),
             size=jnp.asarray(self.estimate.batch_size, jnp.int32),
             segment=zero - 1,  # the first step opens segment 0
             escape=self.escape.init(params),
@@ -158,7 +168,8 @@ class Spider(base.FieldsAlgorithm):
         length = optax.tree.norm(jax.tree.map(jnp.subtract, at_least_float32(moved), old))
         used = state.used + size
         newest, span_start = self._candidate(state, used)
-        metrics = (value.astype(length.dtype) for value in (size, used, drift, refresh, kicked))
+        metrics = (size, used, drift, refresh, state.reached, kicked)
+        metrics = (value.astype(length.dtype) for value in metrics)
         info = SpiderInfo(optax.tree.norm(gradient), length, *metrics)
         state = state._replace(
             params=moved,
@@ -174,8 +185,8 @@ class Spider(base.FieldsAlgorithm):
             newest=newest,
             span_start=span_start,
         )
-        refresh, size = self._next(state)
-        return state._replace(refresh=refresh, size=size), info
+        refresh, reached, size = self._next(state)
+        return state._replace(refresh=refresh, reached=reached, size=size), info
 
     def drift_of(self, length: Array) -> Array:
         """Returns what a step of that length adds to the drift."""
@@ -230,19 +241,21 @@ class Spider(base.FieldsAlgorithm):
     def _candidates(self) -> int:
         return 1 if self.score is None else self.score.candidates
 
-    def _next(self, state: SpiderState) -> tuple[Array, Array]:
-        """Whether the next step asks for the gradient, and how many records it reads."""
-        batch = jnp.asarray(self.estimate.batch_size, jnp.int32)
-        if self.difference_size is None:
+    def _next(self, state: SpiderState) -> tuple[Array, Array, Array]:
+        """Whether the next step asks for the gradient, also by its size, and how many it reads."""
+        batch, rule = jnp.asarray(self.estimate.batch_size, jnp.int32), self.difference_size
+        if rule is None or callable(rule):
             size = self.estimate.needed(state.params, state.previous)
+            size = size if rule is None else theory.records_by(rule, state, size, batch)
             # Where a difference would need as many records, the gradient itself says more.
-            too_large = size >= batch
+            reached = size >= batch
         else:
-            size, too_large = jnp.asarray(self.difference_size, jnp.int32), jnp.asarray(False)
+            size, reached = jnp.asarray(rule, jnp.int32), jnp.asarray(False)
         # The correlated noise of a segment is made for this many increments.
         full = state.leaf + 1 >= self.estimate.correlation.horizon
-        refresh = (state.drift >= self.drift_threshold) | full | too_large
-        return refresh, jnp.where(refresh, batch, size)
+        renewed = (state.drift >= self.drift_threshold) | full
+        refresh = renewed | reached
+        return refresh, reached & ~renewed, jnp.where(refresh, batch, size)
 
     def _candidate(self, state: SpiderState, used: Array) -> tuple[Array, Array]:
         """The new iterate's index among the candidates, and the records read before that span."""
@@ -261,7 +274,7 @@ def stochastic_spider(
     dimension: int,
     alpha: float | None = None,
     batch_size: int | None = None,
-    difference_size: int | None = None,
+    difference_size: int | str | theory.BatchRule | None = None,
     drift_threshold: float | None = None,
     step_size: float | None = None,
     horizon: int | None = None,
@@ -292,8 +305,12 @@ def stochastic_spider(
         that theory promises for n.
       batch_size: b, records of a renewed gradient; by default an eighth of the records, or from
         alpha where that is given (lemma 3.8).
-      difference_size: records of every difference; by default in proportion to the step,
-        b_t = b min(2, M |step| / C), rounded up.
+      difference_size: b_t, records of a difference; by default the fewest that its noise needs, in
+        proportion to the step: b min(2, M |step| / C), rounded up. ``"lemma_3.8"`` for that or the
+        lemma's kappa M |step| / alpha^2, whichever is larger; a whole number; or a function
+        ``f(state, needed)`` of the last ``SpiderState`` and the default's b_t. Fewer clip harder.
+        But for a whole number, a b_t that reaches b asks for a fresh gradient of b records instead
+        (``history.reached``), where the paper goes on with the difference.
       drift_threshold: kappa, the sum of M |step| at which the estimate is renewed; by default half
         of theorem 3.11's for alpha.
       step_size: eta; by default 1 / smoothness of the whole objective.
@@ -339,6 +356,7 @@ def stochastic_spider(
     draws, choice = (horizon, noise), (candidates, kept)
     estimate, score, scale = theory.queries(problem, scale, draws, choice, batch_size, alpha)
     alpha = theory.target(scale, int(estimate.sampler.expected), alpha)
+    drift = theory.drift_threshold(scale, alpha, drift_threshold)
     curvature = math.sqrt(scale.hessian_lipschitz * alpha)
     kicks = theory.kicks(scale, estimate, curvature, kick, kick_threshold, frozen_steps)
     clips = scale.lipschitz, scale.hessian_clip_norm
@@ -348,8 +366,8 @@ def stochastic_spider(
         estimate=estimate,
         score=score,
         step_size=theory.step_size(objective, scale, step_size),
-        drift_threshold=theory.drift_threshold(scale, alpha, drift_threshold),
-        difference_size=_validate.optional_count("difference_size", difference_size),
+        drift_threshold=drift,
+        difference_size=theory.batch_rule(difference_size, drift * scale.smoothness / alpha**2),
         escape=kicks,
         tolerances=(base.positive_leaf("alpha", alpha), base.positive_leaf("curvature", curvature)),
         bounds=None if score is None else theory.score_bounds(score, beta),
@@ -359,6 +377,5 @@ def stochastic_spider(
         **problem.plan(steps, theory.MAX_STEPS),
     )
     # Independent noise falls with what a difference can move, to that share at least.
-    least = LEAST if estimate.correlation.is_independent else 1.0
-    problem.check_spent(spider.event, least)
+    problem.check_spent(spider.event, LEAST if estimate.correlation.is_independent else 1.0)
     return spider

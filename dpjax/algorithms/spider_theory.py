@@ -1,6 +1,8 @@
 """Theory of Stochastic Spider: how it leaves saddles, its target for n, noise and thresholds."""
 
+import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -110,6 +112,38 @@ def gaussian_push(key: Array, like: Params, length: Array) -> Params:
         for key, leaf in zip(keys, leaves, strict=True)
     ]
     return jax.tree.unflatten(tree, noise)
+
+
+BatchRule = Callable[[Any, Array], Any]
+"""From the released state and the default b_t to b_t: a pytree that is called."""
+
+
+@pytree_dataclass
+class LemmaBatches:
+    """Lemma 3.8's b_t, of which the default is one term; ``rate`` is kappa M / alpha^2."""
+
+    rate: Array | float
+
+    def __call__(self, state: Any, needed: Array) -> Array:
+        move = jax.tree.map(jnp.subtract, *map(at_least_float32, (state.params, state.previous)))
+        return jnp.maximum(needed, self.rate * optax.tree.norm(move))
+
+
+def batch_rule(given: Any, rate: float) -> Any:
+    """Returns the ``difference_size`` of a configuration, or raises for what is none."""
+    if callable(given):  # a function is no pytree, but part of the structure of one
+        return given if dataclasses.is_dataclass(given) else jax.tree_util.Partial(given)
+    if given == "lemma_3.8":
+        return LemmaBatches(base.positive_leaf("kappa M / alpha^2", rate))
+    return _validate.optional_count("difference_size", given)
+
+
+def records_by(rule: BatchRule, state: Any, needed: Array, most: Array) -> Array:
+    """Returns a rule's b_t, int32 (): 1 at least, and ``most`` where it is more or no number."""
+    size = jnp.asarray(rule(state, needed))
+    if size.shape:
+        raise ValueError(f"difference_size must return one number, got shape {size.shape}.")
+    return jnp.where(size < most, jnp.maximum(jnp.ceil(size), 1), most).astype(jnp.int32)
 
 
 class Scale(NamedTuple):

@@ -1,6 +1,7 @@
 """DP-STR (Wang and Xu 2020, algorithm 2): the trust-region method on a new batch in every step."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,28 +10,28 @@ import jax.numpy as jnp
 
 from dpjax import _validate, objectives, oracles
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax.accounting import Event, PrivacyBudget, calibrate, compose
+from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, round_up
 from dpjax.algorithms import base, trust_region
 from dpjax.algorithms.trust_region import Queries, TrustRegionInfo, TrustRegionState
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 
 STEPS = 40
-SAMPLINGS = ("poisson", "without_replacement")
 
 
 @pytree_dataclass
 class StochasticTrustRegion(base.Algorithm):
     """Configuration of DP-STR; made by ``dp_stochastic_trust_region``.
 
-    ``stages`` are the queries at each batch size, in the order of the steps: one joint query. In
-    the paper's form, which benchmarks/papers builds, they are a gradient and a Hessian query, each
-    on a draw of its own.
+    ``stages`` are the queries at each batch size: a joint one, or in the paper's form one for the
+    gradient and one for the Hessian, each on a draw of its own.
     """
 
     stages: tuple[Queries, ...]
     radius: Array | float
     radius_decay: Array | float
     damping: Array | tuple[float, ...]
+    stop_below: Array | float
+    stopping: bool = static()
     subproblem: Solver = static()
 
     title = "DP-STR"
@@ -50,14 +51,24 @@ class StochasticTrustRegion(base.Algorithm):
         self, key: Array, state: TrustRegionState, ask: base.Ask
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
         # Algorithm 2, with damping and a radius that shrinks.
-        stages = len(self.stages)
-        # ``steps_of_stage``, which builds the event, must count in the same way.
-        stage = jnp.minimum(state.iteration * stages // self.steps, stages - 1)
+        stage, damping = self._stage(state.iteration)
         answer = self._ask(state.params, ask, stage)
         radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
+        return trust_region.take_step(self, state, answer, radius, damping.astype(radius.dtype))
+
+    def done(self, state: TrustRegionState) -> Array:
+        # Step 7 reads the multiplier of the noisy model: post-processing of the released answers.
+        if not self.stopping:
+            return jnp.asarray(False)
+        _, damping = self._stage(state.iteration - 1)
+        return state.multiplier + damping <= self.stop_below
+
+    def _stage(self, iteration: Array) -> tuple[Array, Array]:
+        # ``steps_of_stage``, which builds the event, must count in the same way.
+        stages = len(self.stages)
+        stage = jnp.minimum(iteration * stages // self.steps, stages - 1)
         # Each stage has noise of its own size, and so its own damping.
-        damping = jnp.stack([jnp.asarray(d, radius.dtype) for d in self.damping])[stage]
-        return trust_region.take_step(self, state, answer, radius, damping)
+        return stage, jnp.stack([jnp.asarray(d) for d in self.damping])[stage]
 
     def _ask(self, params: Params, ask: base.Ask, stage: Array) -> oracles.SecondOrderAnswer:
         if len(self.stages) == 1:
@@ -102,6 +113,9 @@ def dp_stochastic_trust_region(
     hessian_clip_norm: float | None = None,
     sampling: str = "poisson",
     max_batch_size: int | None = None,
+    release: str = "joint",
+    hessian_batch_size: int | None = None,
+    stopping_alpha: float | None = None,
     accountant: str = "pld",
     subproblem: Solver = BY_SIZE,
 ) -> StochasticTrustRegion:
@@ -115,12 +129,16 @@ def dp_stochastic_trust_region(
       batch_size: by default n / 7. A sequence is a schedule, such as 2 %, 6 % and 20 % of n: the
         steps are split evenly, and all share one noise multiplier, so that noise falls as batches
         grow.
-      sampling: ``"poisson"`` or ``"without_replacement"`` (uniformly random subsets; replace-one
-        only, and 2.0 to 2.2 times the noise).
+      release: ``"joint"``, or ``"separate"`` as in the paper: the gradient of one batch and the
+        Hessian of another, drawn independently, are two releases.
+      hessian_batch_size: |T| of separate releases; by default ``batch_size``, which is |S|.
+      stopping_alpha: as in ``dp_trust_region``; the output is then w_{k+1}, where the rule fired.
+        ``paper_schedule`` with ``dimension=`` has the paper's form.
       the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T clipped sums over batches, divided by the declared batch size, with Gaussian
-      noise; the rest is post-processing.
+      noise; the rest, the stopping rule too, is post-processing. Separate releases are 2 T, on
+      independent draws. The guarantee is that of all T steps even if the run stops before.
 
     Reference: Wang and Xu (2020), algorithm 2; one joint release, its accounting by privacy loss
       distributions, damping, the shrinking radius and growing batches are ours.
@@ -134,30 +152,32 @@ def dp_stochastic_trust_region(
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP-STR")
     steps = _validate.int32_count("steps", steps)
-    subproblem = check_solver("subproblem", subproblem)
     n = problem.data_size
     batches = _batches(batch_size, n, steps)
+    hessian_batch = _hessian_batch(release, hessian_batch_size, batches, n)
     radii = trust_region.check_radii(objective, radius, final_radius)
     damping = _validate.non_negative("damping", damping)
-    poisson = _validate.choice("sampling", sampling, SAMPLINGS) == "poisson"
-    if max_batch_size is not None and not poisson:
-        raise ValueError(
-            "max_batch_size is for Poisson batches; one of fixed size never overflows."
-        )
 
     def draw(size: int) -> Any:
         # As if every stage drew in all steps: the maximum batch size is slightly larger.
-        if poisson:
-            return oracles.poisson_sampler(size, n, budget, steps, max_batch_size)
-        return oracles.without_replacement_sampler(size, n)
+        return oracles.batch_sampler(size, n, budget, steps, max_batch_size, sampling)
 
-    stages = _joint_queries(problem, draw, batches, steps, (clip_norm, hessian_clip_norm))
+    clips = (clip_norm, hessian_clip_norm)
+    if hessian_batch is None:
+        queries_of = _joint_queries(problem, draw, batches, clips)
+    else:
+        sizes, typical = (*batches, hessian_batch), math.sqrt(math.prod(radii))
+        queries_of = _separate_queries(problem, draw, sizes, clips, typical)
+    scale = calibrate(lambda scale: _event(queries_of(scale), steps), budget, accountant)
+    stages = queries_of(scale)
     scales = [damping * trust_region.spectral_scale(queries[-1]) for queries in stages]
     algorithm = StochasticTrustRegion(
         stages=stages,
         **trust_region.shrinking(radii, steps),
         damping=tuple(map(base.to_leaf, scales)),
-        subproblem=subproblem,
+        stop_below=trust_region.stopping_level(objective, stopping_alpha),
+        stopping=stopping_alpha is not None,
+        subproblem=check_solver("subproblem", subproblem),
         **problem.plan(steps, 1),
     )
     problem.check_spent(algorithm.event)
@@ -181,9 +201,20 @@ def _batches(batch_size: int | Sequence[int] | None, data_size: int, steps: int)
     return batches
 
 
+def _hessian_batch(release: str, size: int | None, batches: list[int], n: int) -> int | None:
+    if _validate.choice("release", release, trust_region.RELEASES) == "joint":
+        if size is not None:
+            raise ValueError("hessian_batch_size is for release='separate', with a batch each.")
+        return None
+    if len(batches) > 1:
+        raise ValueError("a schedule of batch sizes is for release='joint'.")
+    size = batches[0] if size is None else size
+    return oracles.check_batch_size(size, n, "hessian_batch_size")
+
+
 def _joint_queries(
-    problem: base.Problem, draw: Callable[[int], Any], batches: list[int], steps: int, clips: tuple
-) -> tuple[tuple[oracles.JointQuery], ...]:
+    problem: base.Problem, draw: Callable[[int], Any], batches: list[int], clips: tuple
+) -> Callable[[float], tuple[Queries, ...]]:
     clip, weight, _ = trust_region.joint_weights(problem.objective, *clips)
     # Each stage needs its own name, because noise keys derive from it.
     ends = [f"_{stage + 1}" for stage in range(len(batches))] if len(batches) > 1 else [""]
@@ -197,12 +228,30 @@ def _joint_queries(
         )
         for batch, end in zip(batches, ends, strict=True)
     ]
-
-    def stages(multiplier: float) -> tuple[tuple[oracles.JointQuery], ...]:
-        return tuple((dataclasses.replace(q, noise_multiplier=multiplier),) for q in queries)
-
-    def event(multiplier: float) -> Event:
-        return _event(stages(multiplier), steps)
-
     # One multiplier for all stages: of what batches of several sizes cost there is no closed form.
-    return stages(calibrate(event, problem.budget, problem.accountant))
+    return lambda scale: tuple((_with_noise(query, scale),) for query in queries)
+
+
+def _separate_queries(
+    problem: base.Problem, draw: Callable[[int], Any], sizes: tuple, clips: tuple, radius: float
+) -> Callable[[float], tuple[Queries, ...]]:
+    norms = base.clip_norms(problem.objective, *clips)
+    fractions = trust_region.fractions(*norms, radius)
+    kinds = (oracles.GradientQuery, oracles.HessianQuery)
+    queries = [
+        kind(setting=problem.setting.drawn_by(draw(size)), noise_multiplier=1.0, clip_norm=norm)
+        for kind, size, norm in zip(kinds, sizes, norms, strict=True)
+    ]
+    # By the central limit of T draws mu^2 is T q^2 (exp(1 / multiplier^2) - 1): with this noise
+    # gradient and Hessian spend their fractions of it, however small their batches are.
+    shares = [f * (problem.data_size / size) ** 2 for f, size in zip(fractions, sizes, strict=True)]
+
+    def stage(scale: float) -> Any:
+        noise = [round_up(math.log1p(share / scale**2) ** -0.5) for share in shares]
+        return tuple(map(_with_noise, queries, noise))
+
+    return lambda scale: (stage(scale),)
+
+
+def _with_noise(query: Any, multiplier: float) -> Any:
+    return dataclasses.replace(query, noise_multiplier=multiplier)

@@ -39,6 +39,7 @@ class SvrgState(NamedTuple):
 class SvrgInfo(NamedTuple):
     """Metrics of a step; all of it released."""
 
+    _repr_html_ = base.history_html
     data_gradient_norm: Array
     """Norm of the variance-reduced noisy gradient, without the regularizer, which has a prox."""
     step_norm: Array
@@ -255,7 +256,7 @@ def _configured(
     anchor = problem.part(oracles.AnchorQuery, whole, settings.anchor_share, clip_norm=clip)
     batch, most = settings.batch_size or n, settings.max_batch_size
     difference = oracles.DifferenceQuery(
-        setting=problem.setting.drawn_by(oracles.poisson_sampler(batch, n, budget, steps, most)),
+        setting=problem.setting.drawn_by(oracles.batch_sampler(batch, n, budget, steps, most)),
         noise_multiplier=1.0,
         clip_norm=clip,
         smoothness=settings.smoothness,

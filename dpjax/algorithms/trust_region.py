@@ -1,7 +1,7 @@
 """DP-TR (Wang and Xu 2020, algorithm 1), and the step on a noisy model that its variants share."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -46,6 +46,7 @@ class TrustRegionState(NamedTuple):
 class TrustRegionInfo(NamedTuple):
     """Metrics of a step; all of it released."""
 
+    _repr_html_ = base.history_html
     gradient_norm: Array
     """Norm of the noisy gradient, regularizer included, before the step; in subspace DP-TR, of
     the projected gradient."""
@@ -300,7 +301,7 @@ def dp_trust_region(
         queries=queries,
         **shrinking(radii, steps),
         damping=base.to_leaf(damping),
-        stop_below=_stopping_level(objective, stopping_alpha),
+        stop_below=stopping_level(objective, stopping_alpha),
         bounds=_noise_bounds(queries, dimension, beta / steps if picked else beta),
         beta=beta,
         stopping=stopping_alpha is not None,
@@ -315,7 +316,11 @@ def dp_trust_region(
 
 
 def paper_schedule(
-    objective: objectives.Objective, alpha: float = 0.1, initial_gap: float | None = None
+    objective: objectives.Objective,
+    alpha: float = 0.1,
+    initial_gap: float | None = None,
+    dimension: int | None = None,
+    zeta: float = 0.05,
 ) -> dict[str, Any]:
     """Returns the paper's own radius, steps and stopping rule, as arguments of ``dp_trust_region``.
 
@@ -329,11 +334,15 @@ def paper_schedule(
       alpha: target accuracy of the second-order stationary point, above 0.
       initial_gap: Delta, a public bound on L(w0) - min L; by default that at w = 0 of a loss of
         linear scores, as ln 2 of the logistic one.
+      dimension: p, for ``dp_stochastic_trust_region``: separate releases and theorem 4's batches
+        are added, |S| = (G / alpha)^2 ln(p / zeta) and |T| = M^2 ln(p / zeta) / (alpha rho), with 1
+        for the constants that it leaves open.
+      zeta: probability of theorem 4, below 1.
 
     Raises:
       ValueError: if rho or Delta is not known, or T is 2^31 or more.
 
-    Reference: Wang and Xu (2020), theorem 2. At alpha = 0.1 the rule fires after one or two
+    Reference: Wang and Xu (2020), theorems 2 and 4. At alpha = 0.1 the rule fires after one or two
     iterations on the paper's data, far from the optimum.
 
     >>> schedule = paper_schedule(objectives.logistic())
@@ -344,8 +353,17 @@ def paper_schedule(
     radius = math.sqrt(alpha / rho)
     steps = math.ceil(6 * rho**0.5 * base.initial_gap(objective, initial_gap) / alpha**1.5)
     steps = _validate.int32_count("steps of paper_schedule", steps)
-    rule = {"steps": steps, "stopping_alpha": alpha, "damping": 0.0, "filtering": False}
-    return {"radius": radius, "final_radius": radius} | rule
+    radii = {"radius": radius, "final_radius": radius}
+    schedule = {**radii, "steps": steps, "damping": 0.0, "stopping_alpha": alpha}
+    if dimension is None:
+        return schedule | {"filtering": False}
+    log = math.log(_validate.positive_int("dimension", dimension))
+    log -= math.log(_validate.open_unit("zeta", zeta))
+    # A batch is for the data term alone: its constants.
+    of_gradient, of_hessian, _ = cast(Any, objective.constants)
+    sizes = (log * (of_gradient / alpha) ** 2, log * of_hessian**2 / (alpha * rho))
+    batches = zip(("batch_size", "hessian_batch_size"), map(math.ceil, sizes), strict=True)
+    return schedule | dict(batches, release="separate")
 
 
 def region_of(objective: objectives.Objective) -> Region:
@@ -396,13 +414,19 @@ def _queries(
         unclipped = free and base.never_clips(objective, budget.relation, clip)
         return (problem.part(JointQuery, joint, 1.0, **weights),), unclipped
     unclipped = base.never_clips(objective, budget.relation, clip, hessian_clip)
+    of_gradient, of_hessian = fractions(clip, hessian_clip, radius)
+    gradient = problem.part(GradientQuery, joint, of_gradient, clip_norm=clip)
+    hessian = problem.part(HessianQuery, joint, of_hessian, clip_norm=hessian_clip)
+    return (gradient, hessian), unclipped
+
+
+def fractions(clip: float, hessian_clip: float, radius: float) -> tuple[float, float]:
+    """Returns the fractions of mu^2 for gradient and Hessian, for steps of length ``radius``."""
     # Minimises the model error sqrt(p) sigma_g r + |E| r^2 / 2 over a step of length r, with
     # |E| about tau sqrt(2 p): rho_g / rho_h = (sqrt(2) D_g / (D_F r))^(2/3), free of p.
     ratio = (math.sqrt(2) * clip / (hessian_clip * radius)) ** (2 / 3)
     fraction = min(max(ratio / (1 + ratio), 0.01), 0.99)
-    gradient = problem.part(GradientQuery, joint, fraction, clip_norm=clip)
-    hessian = problem.part(HessianQuery, joint, 1 - fraction, clip_norm=hessian_clip)
-    return (gradient, hessian), unclipped
+    return fraction, 1 - fraction
 
 
 def joint_weights(
@@ -438,9 +462,10 @@ def _noise_bounds(queries: Queries, dimension: int, beta: float) -> NoiseBounds:
     return NoiseBounds(gradient, round_up(hessian))
 
 
-def _stopping_level(objective: objectives.Objective, alpha: float | None) -> float:
+def stopping_level(objective: objectives.Objective, alpha: float | None) -> float:
+    """Returns sqrt(alpha rho), of step 7; minus infinity without a rule, which is never reached."""
     if alpha is None:
-        return -math.inf  # never reached
+        return -math.inf
     rho, alpha = _rho(objective, "stopping_alpha"), _validate.positive("stopping_alpha", alpha)
     return base.to_leaf(math.sqrt(alpha * rho))
 

@@ -90,11 +90,13 @@ _POWERS: dict[tuple[Any, ...], str] = {
     (200_000, 0.80, 40_000, 0.75): "dp-str dp-sgd",
     (1_000_000, 0.90, 40_000, 0.75): "dp-sgd-step dp-sgd-person",
     (100_000, 0.85, 10_000, 0.65): "dp-svrg dp-svrg++",
-    (200_000, 0.90, 20_000, 0.70): "spider refresh-and-difference",
+    (200_000, 0.90, 20_000, 0.70): "spider refresh-and-difference spider-own-batches "
+    "dp-str-separate",
     (200_000, 0.90, 50_000, 0.80): "objective-perturbation output-perturbation",
     (100_000, 0.92, 20_000, 0.80): "prgd",
     (100_000, 0.85, 20_000, 0.75): "dp-gd-selected",
     (400_000, 0.90, 100_000, 0.70): "book-keeping",
+    (400_000, 0.80, 20_000, 0.70): "dpagem-subsets",
     (200_000, 0.75, 20_000, 0.65): "spider-tree",
 }
 _POWER_OF = {name: power for power, names in _POWERS.items() for name in names.split()}

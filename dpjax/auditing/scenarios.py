@@ -48,6 +48,9 @@ def full_run(entry: Entry, scenario: Scenario | None = None) -> Game:
     pair = pair_of(scenario.relation, scenario.data_size - 1)
     if loss.model is not None:  # which predicts a label
         pair = canaries.nulled()
+    if scenario.settings.get("sampling") == "without_replacement":
+        # Where all others are as the record that it replaces, a subset hides the canary least.
+        pair = canaries.records(scenario.relation, scenario.data_size - 1, rest=-1.0)
     if scenario.max_records > 1:
         pair = canaries.persons(pair, scenario.max_records)
     return games.training(algorithm, pair)
@@ -77,6 +80,7 @@ _ONE_STEP: dict[str, Any] = {"batch_size": 1, "steps": 1, "clip_norm": 1.0}
 _SGD_STEP = Scenario(
     loss="dirac", settings=_ONE_STEP | {"step_size": 1.0}, data_size=10, dimension=3, epsilon=8.0
 )
+_SUBSETS = {"sampling": "without_replacement"}
 VARIANTS: dict[str, tuple[Entry, Scenario]] = {
     "dp-gd-replace-one": _again("dp-gd", relation="replace_one"),
     "dp-gd-accuracy": _ending_with(with_accuracy, epsilon=3.0),
@@ -84,6 +88,10 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
     "dp-sgd-step": (ALL["dp-sgd"], _SGD_STEP),
     # Half of what is released is asked for the certificate, when the steps are over.
     "dp-tr-certified": _again("dp-tr", settings={"steps": 1, "certify": "output"}),
+    # The paper's form, with 2 records in a batch for the gradient and 5 in one for the Hessian.
+    "dp-str-separate": _again(
+        "dp-str", settings={"steps": 3, "release": "separate", "hessian_batch_size": 5}
+    ),
     # The canary is a person: all of max_records records are theirs.
     "dp-tr-person": _again("dp-tr", max_records=4),
     "dp-sgd-person": (ALL["dp-sgd"], dataclasses.replace(_SGD_STEP, max_records=4)),
@@ -99,12 +107,23 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
             epsilon=8.0,
         ),
     ),
+    # One index a step, as in the paper; and subsets of half of the records.
+    "prgd-index": _again("prgd", relation="replace_one", settings=_SUBSETS | {"batch_size": 1}),
+    "dpagem-subsets": _again(
+        "dpagem", relation="replace_one", loss="winding", settings=_SUBSETS, dimension=2
+    ),
     "spider-tree": _again(
         "spider", settings={"noise": "tree", "steps": 16, "candidates": 0}, data_size=100
     ),
     # One segment of a refresh and one difference.
     "refresh-and-difference": _again(
         "spider", settings={"horizon": 2, "steps": 2, "candidates": 0}, data_size=15
+    ),
+    # The same by a rule for b_t, which the clip of a difference has to follow.
+    "spider-own-batches": _again(
+        "spider",
+        settings={"horizon": 2, "steps": 2, "candidates": 0, "difference_size": lambda *_: 2},
+        data_size=12,
     ),
 }
 """Further attacks on full runs: name -> entry of the algorithm, scenario."""

@@ -17,6 +17,7 @@ from dpjax.datasets.rows import Rows
 from dpjax.datasets.scaling import linear_scale, normalise
 from dpjax.datasets.source import Source, stacked
 from dpjax.datasets.sources import open_features
+from dpjax.display.cards import Card, HasCard
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,6 +234,17 @@ class Dataset:
     max_norm: float | None = static(default=None)
     preprocessing: Preprocessing | None = static(default=None, repr=False)
     present: Array | np.ndarray | None = dataclasses.field(default=None, repr=False)
+
+    _repr_html_ = HasCard._repr_html_
+
+    def _card(self) -> Card:
+        scale, rows = self.preprocessing, [("unit", self.unit), ("features", str(self.dimension))]
+        if self.present is not None:
+            rows.append(("records of a unit, at most", str(self.present.shape[1])))
+        if scale is not None:  # of a wide table the first columns
+            rows.append(("label", str(scale.label_bounds or scale.classes)))
+            rows += [(each.name, str(each.declaration())) for each in scale.encoders[:20]]
+        return Card(f"Data set {self.name}", tuple(rows))
 
     @property
     def size(self) -> int:

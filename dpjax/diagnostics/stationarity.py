@@ -67,7 +67,9 @@ def exact_accuracy(objective: Objective, params: Array, x: Array, y: Array) -> A
     >>> print(exact_accuracy(logistic(), jnp.ones(1), jnp.ones((2, 1)), jnp.array([1.0, -1.0])))
     0.5
     """
-    return jnp.mean(objective.predict(params, x) == objective.read((x, y))[1])
+    label, kind = objective.read((x, y))[1], objective.label_kind
+    label = label[..., 0] if kind is not None and kind.axes else label  # of weights beside it
+    return jnp.mean(objective.predict(params, x) == label)
 
 
 @jax.jit

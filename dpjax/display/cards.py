@@ -61,7 +61,7 @@ class HasCard:
         return to_html(card_of(self))
 
 
-def card_of(value: HasCard) -> Card:
+def card_of(value: Any) -> Card:
     """Returns the card of an object, or one that says that the object is half built."""
     try:
         return value._card()
@@ -105,6 +105,18 @@ def text_to_html(title: str, text: str, warning: str = "") -> str:
     """Returns a box that holds ``text`` with its line breaks, all of it escaped."""
     style = "white-space: pre-wrap; margin: 0.4em 0 0 0; padding: 0; font-size: 0.9em"
     return _box(title, warning, f'<pre style="{style}">{escape(text)}</pre>')
+
+
+def history_html(history: Any) -> str:
+    """Returns the first and the last value of each quantity of a history; all of it released."""
+    rows = []
+    for name, values in history._asdict().items():
+        show = number(values)
+        if is_known(values) and np.ndim(values) == 1:
+            held = np.asarray(values)[~np.isnan(values)]  # NaN stands after the last step
+            show = " to ".join(f"{end:.4g}" for end in (*held[:1], *held[-1:]))
+        rows.append((name, show))
+    return to_html(Card("History of released values", tuple(rows)))
 
 
 def number(value: Any, show: Callable[[Any], str] = str) -> str:

@@ -96,9 +96,10 @@ def _never_changes(objective: Objective) -> bool:
     loss, form, phi = objective.loss, objective.linear, objective.margin
     if not (isinstance(loss, LossOfScores) and loss.form == form and _is_of_this_version(form)):
         return False
-    if isinstance(form, Weighted):
-        phi = getattr(form.form, "phi", None)
-        if not _is_of_this_version(form.form):
+    while isinstance(form, Weighted):
+        form = form.form
+        phi = getattr(form, "phi", None)
+        if not _is_of_this_version(form):
             return False
     if phi is not None and getattr(phi, "__module__", None) != margin.__name__:
         return False
@@ -180,7 +181,8 @@ class _Reader:
         elif (linear := objective.linear) is not None:
             # A scalar for one score, a vector for several: the slice is empty if there is one.
             score = jax.ShapeDtypeStruct((linear.outputs,)[: linear.outputs > 1], jnp.float32)
-            yield path + "linear", FUNCTION + self._program(linear.derivatives, score, number)
+            label = jax.ShapeDtypeStruct((2,)[: linear.labels.axes], jnp.float32)
+            yield path + "linear", FUNCTION + self._program(linear.derivatives, score, label)
         if objective.regularizer is not None:
             yield path + "regularizer", FUNCTION + self._regularizer(objective, number)
         if (score := getattr(objective.model, "score", None)) is not None:

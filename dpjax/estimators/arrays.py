@@ -64,19 +64,19 @@ def features(x: Any) -> np.ndarray:
     return to_numbers(array.ravel()).reshape(array.shape)
 
 
-def labels(y: Any) -> tuple[np.ndarray, Kind]:
-    """Returns the labels in ``y``, and how they are stored."""
+def labels(y: Any, name: str = "y") -> tuple[np.ndarray, Kind]:
+    """Returns the labels in ``y``, or other cells (n,), and how they are stored."""
     frame = _frame(y)
     if frame is not None and len(frame.names) == 1:  # its one dtype, whatever a cell lacks
         (cells,) = frame.at(slice(None), frame.names)
         return cells, frame.kinds[frame.names[0]]
-    array, kind = _read("y", y)
+    array, kind = _read(name, y)
     # A column of lists is not for granted: one longer list would make objects of all the others.
     column = array.ndim == 2 and array.shape[1] == 1 and not _is_bare(y)
     if array.ndim != 1 and not column:
         raise ValueError(
-            f"y should be a 1d array, got {_dimensions(array)} instead: it must hold one label for "
-            "each row of X. Pass one column, as a flat array or list."
+            f"{name} should be a 1d array, got {_dimensions(array)} instead: it must hold one cell "
+            "for each row of X. Pass one column, as a flat array or list."
         )
     return column_or_1d(array, warn=True), kind
 
@@ -91,6 +91,15 @@ def numbers(y: Any, low: float, high: float) -> np.ndarray:
     if kind != Kind.WORDS and not may_be_numbers(kind, ""):
         raise ValueError(f"y must hold numbers, got {kind.value}.")
     return NumberLabel("y", low, high).encode(cells)
+
+
+def weights(sample_weight: Any, largest: Any) -> np.ndarray:
+    """Returns weights (n,) from 0 to the declared ``largest``, over that; NaN for what is none."""
+    largest = _validate.normal("max_weight", largest)
+    cells, kind = labels(sample_weight, "sample_weight")
+    if not may_be_numbers(kind, ""):
+        raise ValueError(f"sample_weight must hold numbers, got {kind.value}.")
+    return Numeric("sample_weight", 0.0, largest).encode(cells)[:, 0].astype(np.float32)
 
 
 def declared_labels(classes: Sequence[Any]) -> np.ndarray:

@@ -35,6 +35,10 @@ _unbooked: list[None] = []
 _BEFORE = """\
 Also not covered: earlier steps of a scikit-learn Pipeline that are fitted on the data, such as
 StandardScaler, PCA or SelectKBest. Scaling by declared bounds costs no privacy."""
+_ROUTING = (
+    "cross_val_score, GridSearchCV and Pipeline hand {0} on after "
+    "sklearn.set_config(enable_metadata_routing=True) and set_fit_request({0}=True) of the fit."
+)
 _SEVERAL = """\
 One of {fits} fits in this process without a ledger. This guarantee covers one fit alone: the
 privacy losses of all fits on the same records add up. Pass ledger= to account for them together."""
@@ -67,6 +71,7 @@ class PrivateEstimator(BaseEstimator):
     inference: bool | str = False
     limits: Any = None
     bounds_epsilon: float | None = None
+    max_weight: float | None = None
 
     tune = None  # but of an estimator whose trainings have an accuracy to choose by
     _linear: ClassVar[bool]
@@ -84,7 +89,7 @@ class PrivateEstimator(BaseEstimator):
         """Sets the public coefficients from the parameters of the scaled rows."""
         raise NotImplementedError
 
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> Self:
         """Trains privately, which spends the budget once, and returns the estimator itself.
 
         Args:
@@ -94,6 +99,8 @@ class PrivateEstimator(BaseEstimator):
             label is missing or not as declared contributes nothing.
           groups: (n,) integers or words that say whose each record is; None to protect each record
             by itself.
+          sample_weight: (n,) numbers from 0 to ``max_weight`` that the losses of records count by;
+            one beyond is clamped. A record whose weight is 0, or missing, contributes nothing.
 
         Raises:
           ValueError: before anything is spent, for arguments that do not fit together and arrays of
@@ -102,13 +109,16 @@ class PrivateEstimator(BaseEstimator):
         if y is None:
             raise ValueError("fit requires y to be passed, but the target y is None.")
         encoded, declared = self._encode(y)
-        self._explain(self._fit(X, encoded, groups, declared))
+        self._explain(self._fit(X, encoded, groups, declared, sample_weight))
         return self
 
-    def _fit(self, X: Any, y: np.ndarray, groups: Any, declared: Mapping[str, Any]) -> np.ndarray:
+    def _fit(
+        self, X: Any, y: np.ndarray, groups: Any, declared: Mapping[str, Any], sample_weight: Any
+    ) -> np.ndarray:
         x = arrays.features(X)
         if len(x) != len(y):
             raise ValueError("X and y must have one length: pass one label in y for each row of X.")
+        x, y = self._weighted(x, y, sample_weight)
         self._note_features(X, x, reset=True)
         bounds = self.limits if self._finds_bounds else self.bounds
         self._scaling = self._declare(arrays.by_column(bounds, X, x.shape[1]), x.shape[1])
@@ -158,6 +168,20 @@ class PrivateEstimator(BaseEstimator):
         self.releasable_ = solution.releasable
         self._params = np.asarray(solution.params, np.float64)
         return self._params
+
+    def _weighted(self, x: np.ndarray, y: np.ndarray, sample_weight: Any) -> Any:
+        if (sample_weight is None) != (self.max_weight is None):
+            raise ValueError(
+                "sample_weight and max_weight go together: declare the largest possible weight, "
+                f"without looking at the data. {_ROUTING.format('sample_weight')}"
+            )
+        if sample_weight is None:
+            return x, y
+        weights = arrays.weights(sample_weight, self.max_weight)
+        if len(x) != len(weights):
+            raise ValueError("sample_weight must have one weight for each row of X.")
+        # Nothing that is asked of the data counts a record without a weight.
+        return np.where(weights[:, None] > 0, x, np.nan), np.stack([y, weights], axis=1)
 
     @property
     def _finds_bounds(self) -> bool:
@@ -242,9 +266,7 @@ class PrivateEstimator(BaseEstimator):
             if self.max_records is not None:
                 raise ValueError(
                     "max_records is for units of several records: pass fit(X, y, groups=...), "
-                    "which says whose each record is. cross_val_score, GridSearchCV and Pipeline "
-                    "hand groups on after sklearn.set_config(enable_metadata_routing=True) and "
-                    "set_fit_request(groups=True) of the estimator."
+                    f"which says whose each record is. {_ROUTING.format('groups')}"
                 )
             return data
         if self.max_records is None:
@@ -292,6 +314,7 @@ class PrivateEstimator(BaseEstimator):
             if "regularization" in setting:
                 trial.regularization = setting.pop("regularization")
             objective = trial._objective(size)
+            objective = objective if self.max_weight is None else objective.weighted()
             if self.fit_intercept and not ALL[solver].strongly_convex:
                 objective = objective.free_intercept()
             if self.max_records is not None:

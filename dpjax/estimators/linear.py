@@ -65,6 +65,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
       max_records: the largest number of records of one unit that count, where ``fit`` is given
         ``groups``; declared, not read off the data.
       unit_type: what ``groups`` are, ``"number"`` or ``"text"``, see ``dpjax.datasets.group``.
+      max_weight: the largest ``sample_weight`` that ``fit`` can be given; declared, not read off.
       tune: None to train with the settings given. Otherwise a private random search, see
         ``dpjax.tune``, within the same budget: True for the solver's default grid, or names and
         values, such as ``{"regularization": [1e-4, 1e-3], "radius": [3, 12]}``, of
@@ -103,8 +104,8 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
     loss of a unit is the mean of those of its records, see ``dpjax.datasets.group``.
 
     scikit-learn's own checks hold but for these, which no private estimator can pass: data with a
-    NaN, an infinite label, numbers as labels of a regression, or a cell that is no number must not
-    raise, since each is about single records.
+    NaN, an infinite label, numbers as labels of a regression, a cell that is no number, or weights
+    of 0 must not raise, since each is about records; and a weight of 2 is not two records.
 
     >>> import numpy as np
     >>> from dpjax.estimators import DPLogisticRegression
@@ -269,13 +270,8 @@ class DPLinearRegression(_PrivateRegression):
         default 1 / (n epsilon), and 0.1 / (n epsilon) for inference. 0 for none.
       random_state: None for noise that cannot be repeated, as a release needs; an integer for
         research, which makes ``releasable_`` False.
-      solver_options: further arguments of the solver's factory, such as ``{"steps": 4}``.
-      ledger: a ``Ledger`` or its file. Each ``fit`` is booked before it asks the data anything, or
-        refused; cross-validation is as many fits.
-      unit: what is protected, in the guarantee's words: a row, or what ``groups`` names.
-      max_records: the largest number of records of one unit that count, where ``fit`` is given
-        ``groups``; declared, not read off the data.
-      unit_type: what ``groups`` are, ``"number"`` or ``"text"``, see ``dpjax.datasets.group``.
+      solver_options, ledger, unit, max_records, unit_type, max_weight: those of
+        ``DPLogisticRegression``.
       inference: whether standard errors, p-values and intervals are asked for, of ``summary()``:
         True (or ``"population"``) for what covers sampling and privacy noise, by the solver
         ``noisy-newton``; ``"privacy"`` for noise alone. Needs ``bounds``.

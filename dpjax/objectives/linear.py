@@ -28,6 +28,8 @@ class Signs:
     """How many labels there are, None for numbers."""
     twin: ClassVar[tuple[int, int] | None] = (0, -1)
     """A number in the data that stands for a label, and that label; or None."""
+    axes: ClassVar[int] = 0
+    """How many axes the label of one record has."""
 
     def read(self, y: Any) -> Any:
         """Returns the labels of an array, each by itself, with its label for the ``twin``."""
@@ -43,6 +45,10 @@ class Signs:
     def accepts(self, y: Float[Array, "*rows"]) -> Bool[Array, "*rows"]:
         """Returns whether each label counts; a record with another contributes nothing."""
         return jnp.abs(y) == 1
+
+    def known(self, y: Array, counts: Bool[Array, "*rows"], other: float = 0) -> Array:
+        """Returns the labels that count, and ``other`` in place of each that does not."""
+        return jnp.where(counts[(..., *(None,) * self.axes)], y, other)
 
     def sign(self, y: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
         """Returns what the features of a record are multiplied by."""
@@ -100,6 +106,34 @@ class Classes(Numbers):
 
     def correct(self, scores: Array, label: Array | None) -> Bool[Array, "*rows"]:
         return jnp.argmax(scores, axis=-1) == label
+
+
+@dataclasses.dataclass(frozen=True)
+class WithWeights(Signs):
+    """Labels (*rows, 2) of another kind, each with a weight that is above 0 and at most 1."""
+
+    form: Signs
+
+    axes = 1
+    said: ClassVar[str] = ", each with the record's weight, above 0 and at most the declared one"
+    words = property(lambda self: self.form.words + self.said)  # pyright: ignore
+    classes, twin = (property(operator.attrgetter(f"form.{n}")) for n in ("classes", "twin"))  # pyright: ignore
+
+    def read(self, y: Any) -> Any:
+        stack = (np if isinstance(y, np.ndarray) else jnp).stack
+        return stack([self.form.read(y[..., 0]), y[..., 1]], axis=-1)
+
+    def accepts(self, y: Float[Array, "*rows 2"]) -> Bool[Array, "*rows"]:
+        return self.form.accepts(y[..., 0]) & (y[..., 1] > 0) & (y[..., 1] <= 1)
+
+    def sign(self, y: Float[Array, "*rows 2"]) -> Float[Array, "*rows"]:
+        return self.form.sign(y[..., 0])
+
+    def beside(self, y: Float[Array, "*rows 2"]) -> Float[Array, "*rows 2"]:
+        return y
+
+    def correct(self, scores: Array, label: Array) -> Bool[Array, "*rows"]:
+        return self.form.correct(scores, label[..., 0])
 
 
 class Region(NamedTuple):
@@ -203,14 +237,15 @@ class _KeptSigns(Signs):
 
 @dataclasses.dataclass(frozen=True)
 class Weighted(LinearLoss):
-    """A loss times a declared number of the record's class, from above 0 to 1, the largest.
+    """A loss times a number of the record from 0 to 1: of its class, declared, or its own.
 
-    Weights are public, and only shrink a record's loss with all its derivatives. So every bound on
-    those of ``form`` holds, none grows with the weights, and clip norms stay what they are.
+    Weights only shrink a record's loss with all its derivatives, whatever they are. So every bound
+    on those of ``form`` holds, none grows with the weights, and clip norms stay what they are.
     """
 
     form: LinearLoss
-    weights: tuple[float, ...]
+    weights: tuple[float, ...] | None
+    """One for each class, the largest 1; None for each record's own, see ``WithWeights``."""
 
     outputs, at_zero, region, concordance, slope_within, joint_weights = (  # pyright: ignore
         property(operator.attrgetter(f"form.{name}"))
@@ -219,12 +254,31 @@ class Weighted(LinearLoss):
 
     @property
     def labels(self) -> Signs:
+        if self.weights is None:
+            return WithWeights(self.form.labels)
         return _KeptSigns() if type(self.form.labels) is Signs else self.form.labels
 
     def value(self, score: Array, label: Array) -> Array:
-        place = label if self.form.labels.twin is None or self.outputs > 1 else label > 0
-        weight = jnp.asarray(self.weights, score.dtype)[place.astype(int)]
-        return weight * self.form.value(score, self.form.labels.beside(label))
+        weight, beside = self._parts(label)
+        return weight * self.form.value(score, beside)
+
+    def derivatives(self, score: Array, label: Array) -> tuple[Array, Array]:
+        weight, beside = self._parts(label)
+        slope, curve = self.form.derivatives(score, beside)
+        return weight * slope, weight * curve
+
+    def _parts(self, label: Array) -> tuple[Array, Array | None]:
+        if self.weights is None:
+            label, weight = label
+        else:
+            place = label if self.form.labels.twin is None or self.outputs > 1 else label > 0
+            weight = jnp.asarray(self.weights, label.dtype)[place.astype(int)]
+        return weight, self.form.labels.beside(label)
+
+
+def unweighted(form: Any) -> Any:
+    """Returns a loss without its weights."""
+    return unweighted(form.form) if isinstance(form, Weighted) else form
 
 
 def linear_of(loss: Any) -> LinearLoss | None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array
-from dpjax.objectives.linear import Margin, Weighted
+from dpjax.objectives.linear import Margin, unweighted
 from dpjax.objectives.objective import Constants, LossOfScores, Objective, Unlabelled
 from dpjax.objectives.regularizers import L1, L2, Nonconvex
 
@@ -119,7 +119,7 @@ def has_proven_constants(objective: Objective) -> bool:
     """
     known: Any = {_logistic_margin: _LOGISTIC, _sigmoid_margin: _SIGMOID, _welsch_margin: _WELSCH}
     # Weights of at most 1 leave proven constants what they are.
-    form = objective.linear.form if type(objective.linear) is Weighted else objective.linear
+    form = unweighted(objective.linear)
     phi = form.phi if type(form) is Margin else objective.margin
     proven = known.get(phi)
     # What a class states of itself: one made of it may have other derivatives.

@@ -12,15 +12,16 @@ from jax.flatten_util import ravel_pytree
 from dpjax import _validate
 from dpjax._typing import Array, Loss, Params
 from dpjax.datasets.rows import Rows
+from dpjax.display.cards import Card, HasCard
 from dpjax.objectives.linear import LinearLoss, Margin, Signs, Weighted
 from dpjax.objectives.regularizers import L2, PENALTIES, ExceptIntercept, prox_zero
 from dpjax.objectives.units import REDUCTIONS, UnitLoss
 
 Regularizer = Callable[[Params], Array]
 _WEIGHTS = (
-    "class weights are one declared number above 0 for each class, of a loss of linear scores with "
-    "classes, not of {}. Weights balanced by the labels would read them: declare numbers, or take "
-    "them from private counts of the labels by `dpjax describe`; of a network weight your own loss."
+    "class weights are one declared number above 0 for each class, of a loss of linear scores, not "
+    "of {}: those balanced by the labels would read them, so take private counts by `dpjax "
+    "describe`; of a network weight your own loss. Weights of records come last, before units."
 )
 
 
@@ -149,7 +150,7 @@ class LossOfScores:
         labels, outputs = self.form.labels, self.form.outputs
         counts = labels.accepts(y)
         # 1 is a label of all kinds: another would reach the derivative of the branch not taken.
-        known = jnp.where(counts, y, 1).astype(x.dtype)
+        known = labels.known(y, counts, 1).astype(x.dtype)
         score = jnp.dot(params.reshape(outputs, -1), x) if outputs > 1 else jnp.dot(params, x)
         value = self.form.value(labels.sign(known) * score, labels.beside(known))
         return jnp.where(counts, value, jnp.nan)
@@ -220,6 +221,13 @@ class Objective:
         """Returns the loss of one example, without the regularizer. NOT PRIVATE."""
         return self.loss(params, example)
 
+    # In a notebook alone: what ``repr`` returns enters digests.
+    _repr_html_ = HasCard._repr_html_
+
+    def _card(self) -> Card:
+        rows = {"labels": self.labels, "regularizer": self.regularizer, "bounds": self.constants}
+        return Card(f"Objective {self.name}", tuple((name, str(rows[name])) for name in rows))
+
     def tree_flatten(self) -> tuple[tuple, "Objective"]:
         """Returns the regularizer, if its numbers are leaves, and everything else."""
         # Of one that a user wrote nobody knows which numbers it holds.
@@ -285,33 +293,37 @@ class Objective:
             return self
         return dataclasses.replace(self, regularizer=ExceptIntercept(penalty, form.outputs))
 
-    def weighted(self, weights: Sequence[float]) -> "Objective":
-        """Returns the objective in which the loss of a record counts by its class.
+    def weighted(self, weights: Sequence[float] | None = None) -> "Objective":
+        """Returns the objective in which the loss of a record counts by its class, or by itself.
 
         Args:
           weights: a declared number above 0 for each class, in their order; only their ratios
-            count, as they are divided by the largest. The penalty stays what it is.
+            count, as they are divided by the largest. None for a weight of each record, over a
+            declared number: labels are then (n, 2), with a weight above 0 and at most 1, or else
+            the record contributes nothing. The penalty stays what it is.
 
         Raises:
-          ValueError: for a loss without a closed form or without classes, or weights that do not
-            fit. Those read off the labels, as ``"balanced"`` does, would tell of the records.
+          ValueError: for weights that do not fit the loss; ``"balanced"`` would read the labels.
 
         >>> from dpjax.objectives import logistic
         >>> rare = logistic().weighted((1, 5))
         >>> round(float(rare(jnp.zeros(2), (jnp.ones(2), -1.0)) / jnp.log(2)), 3)
         0.2
         """
-        form, kind = self.linear, self.label_kind
-        if isinstance(weights, str) or form is None or not kind or len(weights) != kind.classes:
+        form, kind, shares, words = self.linear, self.label_kind, None, "sample weights"
+        size = None if weights is None else 0 if isinstance(weights, str) else len(weights)
+        if form is None or kind is None or kind.axes or size not in (None, kind.classes):
             raise ValueError(_WEIGHTS.format(self.name))
-        numbers = [_validate.normal("a class weight", weight) for weight in weights]
-        shares = tuple(float(np.float32(weight / max(numbers))) for weight in numbers)
+        if weights is not None:
+            numbers = [_validate.normal("a class weight", weight) for weight in weights]
+            shares = tuple(float(np.float32(weight / max(numbers))) for weight in numbers)
+            words = f"class weights {', '.join(f'{share:.4g}' for share in shares)}"
         return dataclasses.replace(
             self,
             loss=LossOfScores(weighted := Weighted(form, shares)),
             margin=None,
             linear=weighted,
-            name=f"{self.name} with class weights {', '.join(f'{share:.4g}' for share in shares)}",
+            name=f"{self.name} with {words}",
             # Without its margin the objective would not know that it predicts.
             model=LinearModel() if self.model is None else self.model,
         )

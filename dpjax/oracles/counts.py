@@ -133,7 +133,7 @@ class AccuracyQuery(_Fraction):
         if not self._grouped or isinstance(rows, PreparedLinear):
             return self._are_right(params, rows)
         (x, y), present = rows
-        right = self._are_right(params, (x.reshape(-1, *x.shape[2:]), y.ravel()))
+        right = self._are_right(params, (x.reshape(-1, *x.shape[2:]), y.reshape(-1, *y.shape[2:])))
         kind: Any = self.objective.label_kind
         valid = present & kind.accepts(y) & jnp.isfinite(x).all(axis=2)
         return units.share(valid & right.reshape(valid.shape), valid, axis=1)

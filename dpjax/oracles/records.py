@@ -120,7 +120,9 @@ def _check_linear_examples(examples: PyTree, params: Params, linear: LinearLoss,
     if not (isinstance(examples, tuple) and len(examples) == 2):
         raise ValueError("this objective reads (x, y): pass the tuple (x, y) or a Dataset.")
     x, y = examples
-    if (jnp.ndim(x), jnp.ndim(y)) != (axes + 1, axes):
+    if (weights := linear.labels.axes) and jnp.shape(y)[axes:] != (2,):
+        raise ValueError("y must hold two numbers for each record: its label and its weight.")
+    if (jnp.ndim(x), jnp.ndim(y)) != (axes + 1, axes + weights):
         needed = "(n, p) and y (n,)" if axes == 1 else "(n, K, p) and y (n, K)"
         swapped = (jnp.ndim(y), jnp.ndim(x)) == (axes + 1, axes)
         raise ValueError(

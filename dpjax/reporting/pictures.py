@@ -16,6 +16,7 @@ from dpjax.results import Coefficients
 # matplotlib draws in numbers; each stands for a colour of the style sheet, light or dark.
 _FIRST, _SECOND, _ALARM, _RULE, _MUTED = "#00000a", "#00000b", "#00000c", "#00000d", "#00000e"
 _COLORS = {"c0": _FIRST, "c1": _SECOND, "alarm": _ALARM, "rule": _RULE, "muted": _MUTED}
+_COLORS["text"] = _TEXT = "#00000f"
 _TICKS = 4
 # A curve with more points shows no more.
 _POINTS = 600
@@ -98,6 +99,25 @@ def histogram(counts: Sequence[float], names: Sequence[str], stddev: float) -> M
                     np.array(counts) + 2 * stddev, color=_MUTED, linewidth=1)  # fmt: skip
         few = range(0, len(names), max(1, -(-len(names) // (4 if between else 7))))
         axes.set_xticks([at - between / 2 for at in few], [names[at] for at in few])
+        return _svg(axes)
+
+
+def matrix(counts: np.ndarray, names: Sequence[str]) -> Markup:
+    """Returns a field for each of (K, K) counts, darker by share of its row; private as those."""
+    shares, most = counts.clip(0) / counts.clip(1).sum(axis=1, keepdims=True), len(names) - 0.5
+    short = [name if len(name) < 15 else f"{name[:12]}..." for name in names]
+    height, each = max(1.8, 0.6 + 0.3 * len(names)), -(-len(names) // 4)
+    with _axes((4.2, height)) as axes:
+        axes.set_position((0.26, 0.5 / height, 0.72, 1 - 0.55 / height))
+        axes.grid(False)
+        for (row, column), count in np.ndenumerate(counts):
+            style = {"color": _FIRST, "alpha": 0.05 + 0.5 * shares[row, column], "linewidth": 0}
+            axes.bar(column, 0.96, 0.96, row - 0.48, **style)
+            words = f"{count:,.0f}" if len(names) < 9 else ""  # of more they have no room
+            axes.text(column, row, words, color=_TEXT, fontsize=9, ha="center", va="center")
+        axes.set_yticks(range(len(names)), short)
+        axes.set_xticks(range(0, len(names), each), short[::each])
+        axes.set(xlim=(-0.5, most), ylim=(most, -0.5))
         return _svg(axes)
 
 

@@ -65,6 +65,14 @@ def evaluation_sections(found: Evaluation) -> list[Section]:
         named = zip(found.classes, matrix, strict=True)
         cells = [[name, *(f"{x:,.0f}" for x in row)] for name, row in named]
         head = ["class", *(f"predicted {name}" for name in found.classes)]
-        sections.append(Section("Confusion matrix", ["Noisy numbers of records."], head, cells))
+        # Of two classes a number is the sum of those of half the bins.
+        noise = found.stddev * np.sqrt(found.counts.size / matrix.size)
+        ends = (
+            f"In 95 of 100 cases a number is within {1.96 * noise:,.0f} of the one without noise."
+        )
+        note = "noisy numbers of records by class (rows) and predicted class (columns)."
+        drawn = [Picture("Counts", note, pictures.matrix(matrix, found.classes))] if shown else []
+        said = ["Noisy numbers of records.", ends]
+        sections.append(Section("Confusion matrix", said, head, cells, drawn))
     text = unfilled(str(found.solution.guarantee()))
     return [*sections, Section("The guarantee of the evaluation", code=[text])]

@@ -69,6 +69,8 @@ def statement(
         counted = f"numbers from {label_bounds[0]:.15g} to {label_bounds[1]:.15g}"
     if counted is not None and classes:
         counted = listed(list(map(repr, classes)), classes)
+    if (weights := getattr(algorithm.objective.label_kind, "said", "")) and counted is not None:
+        counted = counted.removesuffix(weights) + weights
     exact_rows = all(query.in_any_row for query in queries)
     event, accountant = algorithm.event, algorithm.accountant
     delta, drawing = float(algorithm.declared.delta), 0.0

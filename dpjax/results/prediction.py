@@ -16,7 +16,7 @@ from dpjax.datasets.labels import decode_labels
 from dpjax.datasets.source import ROWS_AT_ONCE, few
 from dpjax.datasets.sources import column_keys, is_table, is_table_path, open_features
 from dpjax.objectives.classifier import Softmax
-from dpjax.objectives.linear import Weighted
+from dpjax.objectives.linear import unweighted
 from dpjax.results.coefficients import Coefficients, coefficients
 
 NO_COLUMNS = (
@@ -74,8 +74,7 @@ class Score:
 
 def score_of(objective: objectives.Objective) -> Score:
     """Returns how the parameters of ``objective`` score rows."""
-    model, linear = objective.model, objective.averaged
-    linear = linear.form if isinstance(linear, Weighted) else linear
+    model, linear = objective.model, unweighted(objective.averaged)
     if isinstance(model, objectives.TwoLayer):
         return Score("two-layer", model.hidden, logistic=True)
     if isinstance(model, objectives.LinearClassifier):

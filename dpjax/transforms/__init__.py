@@ -16,6 +16,7 @@ from dpjax.transforms.gaussian import (
     noisy_stagewise_sgd,
 )
 from dpjax.transforms.noise import NoiseState, NoiseTransformation, add_ball_noise, add_tree_noise
+from dpjax.transforms.second_order import TrustRegionLinkState, trust_region
 from dpjax.transforms.stages import (
     EarlyMomentumState,
     StageSteps,
@@ -34,6 +35,7 @@ __all__ = [
     "NoiseState",
     "NoiseTransformation",
     "StageSteps",
+    "TrustRegionLinkState",
     "adaptive_clip_and_noise",
     "add_ball_noise",
     "add_gaussian_noise",
@@ -54,5 +56,6 @@ __all__ = [
     "noisy_stagewise_sgd",
     "stage_of",
     "stagewise",
+    "trust_region",
     "updates_in",
 ]

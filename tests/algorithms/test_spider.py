@@ -262,6 +262,90 @@ def test_batches_are_as_long_as_the_last_step():
     assert np.abs(asked[differences, 1] - expected).max() <= 1
 
 
+def by_rule(difference_size, **more):
+    """A run whose steps are of a length that needs tens of records for a difference."""
+    settings = {"drift_threshold": 1e3, "alpha": 0.9, "batch_size": 400} | more
+    budget = dpjax.PrivacyBudget(8.0, 1e-3)
+    sizes = {"data_size": 4096, "dimension": P, "difference_size": difference_size}
+    return make("spider", budget, **sizes, **settings)
+
+
+RULES = {
+    "twice": lambda state, needed: 2 * needed,
+    "a half": lambda state, needed: needed / 2,
+    "as it drifts": lambda state, needed: 30 * state.drift,
+    "none": lambda state, needed: 0,
+    "fewer": lambda state, needed: -5,
+    "no number": lambda state, needed: jnp.nan,
+    "all there are": lambda state, needed: 1e30,
+    "lemma": "lemma_3.8",
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_whatever_a_rule_returns_a_record_is_asked_once_and_pays_the_same(rule):
+    algorithm, default = by_rule(RULES[rule]), by_rule(None)
+    assert algorithm.event == default.event
+    asked = np.asarray(_asked(algorithm, records(n=4096), jax.random.key(3)))
+    start, number = asked[:, 0], asked[:, 1]
+    # Else answers would be without end, with noise that epsilon is not charged for.
+    assert (number >= 1).all() and (number <= 400).all()
+    np.testing.assert_array_equal(start[1:], np.cumsum(number)[:-1])
+    differences = asked[:, 3] > 0
+    if rule in ("none", "fewer"):
+        assert differences.sum() > 3 and (number[differences] == 1).all()
+    if rule in ("no number", "all there are"):
+        assert not differences.any() and (number == 400).all()
+    query = algorithm.estimate
+    bound = np.minimum(2 * query.clip_norm, query.smoothness * asked[differences, 4])
+    needed = np.maximum(np.ceil(query.batch_size * bound / query.clip_norm), 1)
+    factor = {"twice": 2, "a half": 0.5}.get(rule)
+    if factor is not None:
+        assert differences.sum() > 3 and needed.max() > 3
+        assert np.abs(number[differences] - np.ceil(factor * needed)).max() <= 2
+    if rule == "lemma":
+        rate = query.smoothness * 1e3 / 0.9**2
+        wanted = np.maximum(needed, np.ceil(rate * asked[differences, 4]))
+        assert differences.sum() > 3 and (wanted > needed).any()
+        assert np.abs(number[differences] - wanted).max() <= 1
+
+
+def test_a_batch_that_reaches_b_asks_for_the_gradient_and_the_history_says_so():
+    data, key = records(n=4096), jax.random.key(0)
+    reached = dpjax.solve(by_rule(RULES["all there are"]), data, key=key).history
+    several = slice(1, 5)
+    assert (reached.reached[several] == 1).all() and (reached.refreshed[several] == 1).all()
+    assert (reached.batch[several] == 400).all() and reached.reached[0] == 0
+    # Drift and the horizon renew as well, and are not taken for it.
+    drifted = dpjax.solve(by_rule(None, drift_threshold=1e-6), data, key=key).history
+    assert (drifted.refreshed[several] == 1).all() and (drifted.reached[several] == 0).all()
+
+
+def test_a_rule_is_a_part_of_the_configuration_and_so_of_the_key():
+    """Else one key would give two trainings, whose noises cancel."""
+    data, params = records(n=4096), jnp.zeros(P)
+    made = by_rule(RULES["twice"]), by_rule(RULES["a half"]), by_rule("lemma_3.8"), by_rule(None)
+    keys = [loop.configuration_key(jax.random.key(0), one, data, params) for one in made]
+    assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == 4
+    again = loop.configuration_key(
+        jax.random.key(0), by_rule(lambda state, needed: 2 * needed), data, params
+    )
+    assert again == keys[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("lemma 3.9", "difference_size must be"),
+        (0, "difference_size must be"),
+        (lambda state, needed: jnp.ones(2), r"difference_size must return one number, got shape"),
+    ],
+)
+def test_a_batch_size_that_is_none_is_refused(given, words):
+    with pytest.raises(ValueError, match=words):
+        dpjax.solve(by_rule(given), records(n=4096), key=jax.random.key(0))
+
+
 def test_each_segment_has_noise_of_its_own():
     """Null records: every increment is noise, and the first one of each segment another draw."""
     objective = dpjax.objectives.logistic()

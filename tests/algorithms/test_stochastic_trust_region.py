@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from factories import mostly_ci
 
 import dpjax
-from dpjax.accounting import epsilon
+from dpjax.accounting import Event, epsilon
 from dpjax.algorithms.stochastic_trust_region import steps_of_stage
+from dpjax.oracles import bind
 from dpjax.sampling import Poisson, WithoutReplacement
 
 N, P, T = 2_000, 3, 12
@@ -112,12 +114,110 @@ def test_subsets_of_fixed_size_under_replace_one():
         ({"radius": 0.0}, "radius must be"),
         ({"final_radius": -1.0}, "final_radius must be"),
         ({"damping": -1.0}, "damping must be"),
+        ({"release": "separate", "hessian_batch_size": N + 1}, f"hessian_.* at most data_size={N}"),
+        ({"release": "separate", "hessian_batch_size": 0}, "hessian_batch_size must be at least 1"),
+        ({"release": "separate", "batch_size": N + 1}, f"^batch_size .* at most data_size={N}"),
+        ({"release": "separate", "batch_size": [10, 20]}, "schedule of batch sizes is for"),
+        ({"hessian_batch_size": 10}, "is for release='separate'"),
+        ({"release": "both"}, "unknown release 'both'"),
+        ({"stopping_alpha": 0.0}, "stopping_alpha must be"),
         ({"subproblem": "lanczos"}, "subproblem must be a solver .* got 'lanczos'"),
     ],
 )
 def test_bad_input(more, message):
     with pytest.raises(ValueError, match=message):
         build(**more)
+
+
+# The paper's form.
+
+SEPARATE = {"release": "separate", "hessian_batch_size": 50}
+
+
+@pytest.mark.parametrize(
+    ("budget", "sampling"), [(BUDGET, "poisson"), (REPLACE, "without_replacement")]
+)
+def test_separate_releases_are_composed_each_of_its_own_batch(budget, sampling):
+    algorithm = build(budget, **SEPARATE, sampling=sampling)
+    releases = algorithm.event.releases
+    assert [(r.name, r.count, r.sampling) for r in releases] == [
+        ("gradient", T, sampling),
+        ("hessian", T, sampling),
+    ]
+    assert [r.sampling_probability for r in releases] == pytest.approx([200 / N, 50 / N])
+    spent = [
+        epsilon(Event(part, budget.relation), budget.delta, budget.relation)
+        for part in (releases, releases[:1], releases[1:])
+    ]
+    assert 0.999 < spent[0] <= 1
+    # Neither is for nothing.
+    assert min(spent[1:]) > 0.2 and max(spent[1:]) < 0.95
+
+
+def test_gradient_and_hessian_are_asked_of_independent_draws():
+    """The composition is of independent draws: one draw for both would spend more."""
+    algorithm = build(REPLACE, release="separate", sampling="without_replacement")
+    for step in range(3):
+        rows = [
+            query._drawn(query.step_key(KEY, step), jnp.arange(N))[0] for query in algorithm.queries
+        ]
+        # About 20 of 200 are in both.
+        assert len(np.intersect1d(*rows)) < 60
+
+
+@pytest.mark.ci
+def test_the_noise_on_separate_answers_is_the_noise_accounted():
+    """On null records each answer is its noise."""
+    algorithm = build(objective=dpjax.objectives.logistic(), **SEPARATE)
+    null = (jnp.zeros((N, P)), jnp.ones(N))
+    for query, release in zip(algorithm.queries, algorithm.event.releases, strict=True):
+        rows = bind(query, null)
+        answers = jax.vmap(lambda key, q=query, rows=rows: q.answer(key, rows, jnp.zeros(P)))(
+            jax.random.split(KEY, 4_000)
+        )
+        found = answers[:, 0] if answers.ndim == 2 else answers[:, 0, 0]
+        assert np.std(found) == pytest.approx(release.stddev, rel=0.06)
+
+
+SCHEDULE = {"radius": 0.6, "final_radius": 0.6, "stopping_alpha": 0.1}
+
+
+@pytest.mark.parametrize("more", mostly_ci([SEPARATE, {"batch_size": (100, 900)}], [SEPARATE]))
+def test_the_stopping_rule_fires_at_the_first_low_multiplier_and_saves_no_budget(more):
+    """Algorithm 2, step 7, with the damping of the batch size that the step has."""
+    damped = {"damping": 10.0, "steps": T}
+    algorithm = build(dpjax.PrivacyBudget(8.0, 1e-5), **SCHEDULE | damped | more)
+    solution = dpjax.solve(algorithm, records(), key=KEY)
+    k = int(solution.steps)
+    assert 1 < k < T and dpjax.Status(int(solution.status)) is dpjax.Status.STOPPED
+    stages = np.minimum(np.arange(T) * len(algorithm.stages) // T, len(algorithm.stages) - 1)
+    lifted = np.asarray(solution.history.multiplier)[:T] + np.take(algorithm.damping, stages)
+    assert lifted[k - 1] <= algorithm.stop_below and (lifted[: k - 1] > algorithm.stop_below).all()
+    # The guarantee is that of all steps, whatever the run released.
+    planned = [release.count for release in algorithm.event.releases]
+    assert [release.count for release in solution.event.releases] == planned
+    assert sum(planned) in (T, 2 * T)
+    assert solution.epsilon(1e-5) == pytest.approx(algorithm.epsilon(1e-5), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("objective", "sizes"),
+    [(LOSS, (609, 38)), (dpjax.objectives.sigmoid_l2(), (39, 5))],
+)
+def test_the_paper_schedule_has_the_batches_of_theorem_4(objective, sizes):
+    schedule = dpjax.paper_schedule(objective, dimension=22)
+    lipschitz, smoothness, _ = objective.constants
+    rho = 0.1 / schedule["radius"] ** 2
+    log = math.log(22 / 0.05)
+    assert sizes == (schedule["batch_size"], schedule["hessian_batch_size"])
+    assert sizes[0] == math.ceil(lipschitz**2 * log / 0.1**2)
+    assert sizes[1] == math.ceil(smoothness**2 * log / (0.1 * rho))
+    algorithm = build(objective=objective, **schedule)
+    assert [round(r.sampling_probability * N) for r in algorithm.event.releases] == list(sizes)
+    with pytest.raises(ValueError, match=r"hessian_batch_size must be at most data_size=3"):
+        build(objective=objective, **schedule | {"data_size": 3, "batch_size": 2})
+    with pytest.raises(ValueError, match="zeta must be"):
+        dpjax.paper_schedule(objective, dimension=22, zeta=1.5)
 
 
 def test_all_records_is_no_sample():

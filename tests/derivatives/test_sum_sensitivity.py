@@ -89,6 +89,10 @@ TOTALS = {
         clipped_grad(MARGIN, clip_norm=CLIP),
         lambda f, rows, mask: f(jnp.zeros(1), (rows, jnp.ones(len(rows))), mask),
     ),
+    "gradient, records with weights": (
+        clipped_grad(MARGIN.weighted(), clip_norm=CLIP),
+        lambda f, rows, mask: f(jnp.zeros(1), (rows, jnp.ones((len(rows), 2))), mask),
+    ),
     "gradient, every record by itself": (
         clipped_grad(linear, clip_norm=CLIP, method="per_example"),
         lambda f, rows, mask: f(jnp.zeros(1), rows, mask),

@@ -40,6 +40,9 @@ EXCEPTIONS = {
     "check_dtype_object": "a cell that is no number is a missing value",
     "check_supervised_y_no_nan": "a label that was not declared contributes nothing",
     "check_classifiers_regression_target": "numbers as labels are labels that were not declared",
+    "check_all_zero_sample_weights_error": "whether any record has a weight is about records",
+    "check_sample_weight_equivalence_on_dense_data": "n, which noise is divided by, is another",
+    "check_sample_weight_equivalence_on_sparse_data": "n, which noise is divided by, is another",
 }
 # Programs that compile fast.
 CHEAP = {"solver": "dp-gd", "solver_options": {"steps": 20, "step_size": 8.0, "certify": None}}
@@ -48,13 +51,21 @@ SIZE, FEATURES = 300, 21
 
 
 class OneShape:
-    """Null records and features of zeros spare a compile for each shape of the checks' data."""
+    """Null records and features of zeros spare a compile for each shape of the checks' data.
+
+    It declares the largest weight where there are weights, which the checks cannot declare.
+    """
+
+    def fit(self, X, y, groups=None, sample_weight=None):
+        with mock.patch.object(self, "max_weight", None if sample_weight is None else 10.0):
+            return super().fit(X, y, groups, sample_weight)
 
     def _configure(self, count, dimension, look):
         return super()._configure(SIZE, FEATURES, look)
 
     def _train(self, algorithm, data, look):
-        x, y = np.zeros((SIZE, FEATURES), np.float32), np.full(SIZE, np.nan, np.float32)
+        x = np.zeros((SIZE, FEATURES), np.float32)
+        y = np.full((SIZE, *data.y.shape[1:]), np.nan, np.float32)
         x[: data.size, : data.dimension], y[: data.size] = data.examples
         solution = super()._train(algorithm, dpjax.Dataset(x, y), look)
         weights = np.asarray(solution.params).reshape(-1, FEATURES)[:, : data.dimension]

@@ -19,8 +19,15 @@ import pytest
 
 from dpjax import _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
-from dpjax.accounting import PoissonRelease, best_of, filters, hash_chain
-from dpjax.algorithms import mirror_descent
+from dpjax.accounting import (
+    PoissonRelease,
+    SubsetRelease,
+    best_of,
+    filters,
+    hash_chain,
+    losses,
+)
+from dpjax.algorithms import mirror_descent, spider_theory, stochastic_trust_region
 from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
@@ -41,6 +48,7 @@ from dpjax.derivatives.linear import scaled_rows as linear_records
 from dpjax.derivatives.linear import sums as linear_sums
 from dpjax.derivatives.linear import units as linear_units
 from dpjax.driver import configuration, prepare, program, progress
+from dpjax.estimators import arrays
 from dpjax.mechanisms import (
     PrefixNoise,
     ball,
@@ -52,11 +60,13 @@ from dpjax.mechanisms import (
 )
 from dpjax.mechanisms import noise as laws
 from dpjax.mechanisms.fixed_point import FRACTION
+from dpjax.objectives import linear as linear_losses
 from dpjax.oracles import (
     AccuracyQuery,
     DifferenceQuery,
     EstimateQuery,
     GradientQuery,
+    HessianQuery,
     MinimizerQuery,
     NewtonQuery,
     SelectionQuery,
@@ -65,7 +75,7 @@ from dpjax.oracles import (
 )
 from dpjax.oracles import query as oracles
 from dpjax.sampling import samplers, skips
-from dpjax.transforms import adaptive, aggregate, noise
+from dpjax.transforms import adaptive, aggregate, noise, second_order
 from dpjax.transforms import gaussian as chains
 from dpjax.tuning import search, trials
 
@@ -739,6 +749,24 @@ def _(patch):
     patch.setattr(oracles.Query, "event", lambda self, count: event(self, 1))
 
 
+@mutant("of separate releases the Hessian's is not booked")
+def _(patch):
+    event = stochastic_trust_region._event
+
+    def of_gradients(stages, steps):
+        return event(tuple(queries[:1] for queries in stages), steps)
+
+    patch.setattr(stochastic_trust_region, "_event", of_gradients)
+
+
+@mutant("one draw for the gradient and the Hessian of separate releases")
+def _(patch):
+    def step_key(self, key, step, **public):
+        return keys.derive(key, GradientQuery.name, step)
+
+    patch.setattr(HessianQuery, "step_key", step_key)
+
+
 @mutant("divisor is the realised number of rows")
 def _(patch):
     answer = oracles.Query.answer
@@ -848,6 +876,14 @@ def _(patch):
     patch.setattr(samplers.WithoutReplacement, "sampling", PoissonRelease.sampling)
 
 
+@mutant("subsets booked at one record's norm")
+def _(patch):
+    def privacy_loss(self, relation):  # two records move a subset: 2 C
+        return losses.subset_swap, (self.sampling_probability, 1 / self.noise_multiplier)
+
+    patch.setattr(SubsetRelease, "privacy_loss", privacy_loss)
+
+
 @mutant("the difference's noise at half its distance")
 def _(patch):
     whole = DifferenceQuery.bound
@@ -944,6 +980,20 @@ def _(patch):
     patch.setattr(EstimateQuery, "_limit", lambda self, size: math.inf)
 
 
+@mutant("a rule's batch of no records")
+def _(patch):
+    def records_by(rule, state, needed, most):
+        return jnp.minimum(jnp.ceil(rule(state, needed)), most).astype(jnp.int32)
+
+    patch.setattr(spider_theory, "records_by", records_by)
+
+
+@mutant("a trust-region link of half the radius")
+def _(patch):
+    step = second_order.trust_region_step
+    patch.setattr(second_order, "trust_region_step", lambda g, h, r, s: step(g, h, r / 2, s))
+
+
 @mutant("records read again")
 def _(patch):
     minibatch = sampling.SinglePass.minibatch
@@ -1029,6 +1079,22 @@ def _(patch):
         return whole(column, cells, low)
 
     patch.setattr(encoders.Numeric, "encode", learnt)
+
+
+@mutant("weights divided by the largest that there is")
+def _(patch):
+    whole = arrays.weights
+    patch.setattr(arrays, "weights", lambda given, _: whole(given, np.nanmax(given)))
+
+
+@mutant("records without a weight counted")
+def _(patch):
+    accepts = linear_losses.WithWeights.accepts
+
+    def counted(kind, y):
+        return kind.form.accepts(y[..., 0]) & (y[..., 1] >= 0) | accepts(kind, y)
+
+    patch.setattr(linear_losses.WithWeights, "accepts", counted)
 
 
 @mutant("a person's records clipped one by one")

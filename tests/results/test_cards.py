@@ -119,6 +119,31 @@ def test_an_algorithm_is_shown_with_other_things_in_place_of_its_numbers():
     assert check(object.__new__(dpjax.Ledger)) == ("Ledger, incomplete",) * 2
 
 
+def test_a_notebook_shows_what_is_public_of_an_objective_a_data_set_and_a_history(solution):
+    objective = dpjax.objectives.logistic_l2(0.25).weighted().of_units()
+    page = Page(objective._repr_html_())
+    assert "L2(strength=0.25)" in page.text and "with the record's weight" in page.text
+    assert repr(objective).startswith("Objective(loss=")  # enters digests
+    rows = {"age": np.full(71, 33.25), "y": np.ones(71)}
+    schema = {"label": {"column": "y", "classes": [0, 1]}, "columns": {"age": {"bounds": [0, 100]}}}
+    data = dpjax.datasets.load(rows, schema=schema)
+    page = Page(data._repr_html_())
+    assert "age" in page.text and "100" in page.text and "features" in page.text
+    # Their number may be private.
+    assert not any(private in page.text for private in ("71", "33.25", "0.3325"))
+    empty = jax.tree.unflatten(jax.tree.structure(data), [None] * len(jax.tree.leaves(data)))
+    assert Page(empty._repr_html_()).text == "Dataset, incomplete"
+    page = Page(solution.history._repr_html_())
+    assert f"{solution.history.step_norm[0]:.4g} to" in page.text and "nan" not in page.text
+
+
+@pytest.mark.parametrize("name", list(FACTORIES))
+def test_the_history_of_every_algorithm_has_a_card(name):
+    algorithm = build(name)
+    infos = jax.eval_shape(lambda: dpjax.solve(algorithm, records(), key=KEY).history)
+    assert "History" in Page(infos._repr_html_()).text
+
+
 def test_an_algorithm_whose_arrays_were_donated_is_shown():
     algorithm = jax.tree.map(jnp.asarray, build("dp-gd"))
     jax.tree.map(lambda leaf: leaf.delete(), algorithm)

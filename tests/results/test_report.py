@@ -291,6 +291,15 @@ def test_words_are_broken_joined_and_escaped_where_they_may_be():
     assert filled == ["A claim of words.", "  - an item", "  - another one"]
 
 
+@pytest.mark.parametrize("names", [("no", "yes"), tuple(f"a long level {i}" for i in range(9))])
+def test_a_confusion_matrix_has_a_field_for_each_count(names):
+    counts = 100 * np.eye(len(names)) - 7
+    drawn = pictures.matrix(counts, names)
+    assert drawn.count("fill: var(--c0)") == counts.size
+    assert drawn.count(">93<") == (2 if len(names) == 2 else 0)  # of many there is no room
+    assert pictures.matrix(0 * counts, names).count("fill: var(--c0)") == counts.size
+
+
 def test_a_picture_shows_what_can_be_drawn():
     steps = np.array([1.0, np.nan, 10.0, -1.0, 100.0])
     curve = pictures.curves({"a": steps}, level=5.0)

@@ -1,5 +1,6 @@
-"""The contract suite of algorithms, ``tests/contracts``, of the papers' variants."""
+"""The contract suite of algorithms, ``tests/contracts``, of the papers' variants and forms."""
 
+import dataclasses
 import functools
 import importlib.util
 import pathlib
@@ -10,6 +11,7 @@ import pytest
 import dpjax
 from benchmarks.papers.variants.registry import VARIANTS
 from dpjax.accounting import ACCOUNTANTS, RELATIONS
+from dpjax.algorithms import ALL, Example
 
 TESTS = pathlib.Path(__file__).parents[3] / "tests"
 SPIDERS = ("spider-fixed", "spider-boost", "gauss-psgd")
@@ -17,11 +19,16 @@ _PASS = {"smoothness": 1.0, "hessian_lipschitz": 1.0, "initial_gap": 1.0, "step_
 _ABSENT = {("add_or_remove_one", way): "reads each record at most once" for way in ACCOUNTANTS}
 _UNPROVEN = {("replace_one", way): "no proven accounting" for way in ACCOUNTANTS}
 _UNPROVEN |= {(relation, "rdp"): "an exact anchor has no" for relation in RELATIONS}
+_BATCHES = {"batch_size": 32, "hessian_batch_size": 16, "release": "separate"}
+# Forms of dpjax's own algorithms that run other code than its defaults do.
+ROWS = VARIANTS | {
+    "dp-str-separate": dataclasses.replace(ALL["dp-str"], example=Example(settings=_BATCHES))
+}
 # What ``tests/harness/factories.py`` says of dpjax's own algorithms, of these.
 OURS = {
-    "ENTRIES": VARIANTS,
-    "FACTORIES": {name: row.factory for name, row in VARIANTS.items()},
-    "EXAMPLES": {name: row.example for name, row in VARIANTS.items()},
+    "ENTRIES": ROWS,
+    "FACTORIES": {name: row.factory for name, row in ROWS.items()},
+    "EXAMPLES": {name: row.example for name, row in ROWS.items()},
     "ANCHORED": ["svrg-exact"],
     "SPIDERS": SPIDERS,
     # SpiderBoost is Spider with other numbers, and tested as such.
@@ -31,9 +38,15 @@ OURS = {
     "PLAIN": {
         **{name: {"clip_norm": 1.0} | _PASS for name in SPIDERS},
         "svrg-exact": {"clip_norm": 1.0, "smoothness": 1.0, "step_size": 0.08},
+        "dp-str-separate": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
         "frank-wolfe": {"clip_norm": 1.0},
     },
-    "refuses": lambda name: {"svrg-exact": _UNPROVEN, "frank-wolfe": {}}.get(name, _ABSENT),
+    "refuses": {
+        "svrg-exact": _UNPROVEN,
+        "dp-str-separate": {("replace_one", "rdp"): "no Renyi bound is known"},
+        "frank-wolfe": {},
+        **dict.fromkeys(SPIDERS, _ABSENT),
+    }.__getitem__,
 }
 # The first, since they pass on arguments that they do not name themselves; the second gives a query
 # an ``answer`` of its own, which is refused of one that is not dpjax's.
@@ -92,7 +105,7 @@ def _is_of_variants(test):
             given = [getattr(name, "values", (name,))[0] for name in mark.args[1]]
             names = [name for name in given if not _is_left_out(test, name)]
             marks[place] = pytest.mark.parametrize("name", names).mark
-            return set(names) <= VARIANTS.keys()
+            return set(names) <= ROWS.keys()
     return False
 
 

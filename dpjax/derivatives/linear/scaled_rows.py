@@ -48,7 +48,7 @@ class PreparedLinear:
     directions: Float[Array, "blocks p rows"]
     radius: Float[Array, "blocks rows"]
     width: int = static()
-    label: Float[Array, "blocks rows"] | None = None
+    label: Float[Array, "blocks rows *label"] | None = None
 
     @property
     def features(self) -> int:
@@ -153,7 +153,7 @@ def without_mask(prepared: Any, mask: Any) -> Any:
 
 @functools.partial(jax.jit, static_argnames=("width", "labels"))
 def prepare(
-    batch: tuple[Real[ArrayLike, "n p"], Real[ArrayLike, " n"]],
+    batch: tuple[Real[ArrayLike, "n p"], Real[ArrayLike, "n ..."]],
     mask: Bool[ArrayLike, " n"] | None = None,
     width: int | None = None,
     labels: Signs | None = None,
@@ -168,10 +168,10 @@ def prepare(
     """
     x, y = map(jnp.asarray, batch)
     counted = None if mask is None else jnp.asarray(mask)
-    if (x.ndim, y.ndim) != (2, 1):
+    kind = Signs() if labels is None else labels
+    if (x.ndim, y.ndim) != (2, 1 + kind.axes):
         raise ValueError(f"x must have shape (n, p) and y (n,), got {x.ndim} and {y.ndim} axes.")
     chunks.common_length((x, y), mask)
-    kind = Signs() if labels is None else labels
     n, p = x.shape
     size = min(n, rounding.BLOCK)
     at_once = width or _any_width(n, p)
@@ -238,7 +238,7 @@ def chunk_width(n: int, p: int) -> int:
 
 def in_blocks(
     x: Real[Array, "rows p"],
-    y: Real[Array, " rows"],
+    y: Real[Array, "rows ..."],
     here: Bool[Array, " rows"],
     labels: Signs,
     size: int,
@@ -251,9 +251,9 @@ def in_blocks(
     y = y.astype(x.dtype)
     unit, radius = polar(x, labels.sign(y), counts)
     # A label that does not count may be NaN, which no factor of 0 takes away.
-    label = labels.beside(jnp.where(counts, y, 0))
+    label = labels.beside(labels.known(y, counts))
     columns = unit.reshape(-1, size, x.shape[1]).swapaxes(1, 2)
-    blocks = None if label is None else label.reshape(-1, size)
+    blocks = None if label is None else label.reshape(-1, size, *y.shape[1:])
     return columns, radius.reshape(-1, size), blocks
 
 

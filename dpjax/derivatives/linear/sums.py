@@ -293,7 +293,7 @@ def derivatives(
     weights: Float[Array, "outputs p"],
     z: Float[Array, "blocks p rows"],
     r: Float[Array, "blocks rows"],
-    label: Float[Array, "blocks rows"] | None,
+    label: Float[Array, "blocks rows *label"] | None,
     permutation_invariant: bool = False,
 ) -> tuple[Float[Array, "records outputs"], Float[Array, "records _"]]:
     """Returns psi' r (records, K) and psi'' r^2 (records, K K) of each record."""

@@ -58,7 +58,7 @@ class PreparedUnits:
     gram: Float[Array, "blocks pairs"]
     rows: int = static()
     width: int = static()
-    label: Float[Array, "blocks rows"] | None = None
+    label: Float[Array, "blocks rows *label"] | None = None
 
     def of(self, chunk: Chunk) -> tuple[Array, Array, Array, Array | None]:
         """Returns the directions, radii, weights and labels of a chunk."""
@@ -158,9 +158,11 @@ def prepare_units(
             weight = weight / jnp.maximum(jnp.sum(weight, axis=1, keepdims=True), 1)
 
         def by_row(array: Array) -> Array:
-            return array.reshape(at_once, held, rows).swapaxes(1, 2).reshape(at_once, -1)
+            ends = array.shape[2:]
+            shaped = array.reshape(at_once, held, rows, *ends).swapaxes(1, 2)
+            return shaped.reshape(at_once, -1, *ends)
 
-        beside = kind.beside(jnp.where(valid, label, 0))
+        beside = kind.beside(kind.known(label, valid))
         columns = directions.reshape(at_once, held, rows, p).transpose(0, 3, 2, 1)
         return PreparedUnits(
             columns.reshape(at_once, p, rows * held),
