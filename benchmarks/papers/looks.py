@@ -31,6 +31,8 @@ _LOOKS = {
     "DP-SVRG, exact anchor": Look(YELLOW, "d"),
     "DP-SVRG++": Look(BROWN, "P"),
     "DP-AccMD": Look(SKY, "*"),
+    "DP-GD, theorem 6.2": Look(GREEN, "^"),
+    "DP-GD, its last iterate": Look(BLUE, "o"),
     "output perturbation": Look(GREY, "X"),
     "objective perturbation": Look(BLACK, "p"),
     # Liu and Talwar (2024).
