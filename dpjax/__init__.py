@@ -81,6 +81,8 @@ if TYPE_CHECKING:  # each under its own name again, by which type checkers know 
     from dpjax.tuning import Tuned as Tuned
     from dpjax.tuning import tune as tune
 
+    __version__: str
+
 # Imported when they are first named: whoever asks for help need not wait for JAX.
 _ROOMS = (
     "accounting algorithms auditing comparison datasets derivatives diagnostics distributed "
@@ -117,7 +119,9 @@ __all__ = sorted([*_ROOMS.split(), *_ROOM_OF])  # pyright: ignore[reportUnsuppor
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__ or name in _NAMES:
+    if name == "__version__":
+        value = importlib.import_module("importlib.metadata").version("dpjax")
+    elif name in __all__ or name in _NAMES:
         room = importlib.import_module(f"dpjax.{_ROOM_OF.get(name, name)}")
         value = getattr(room, name) if name in _ROOM_OF else room
     else:

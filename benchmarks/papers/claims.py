@@ -133,7 +133,7 @@ def against(values: np.ndarray, limit: float) -> float:
         return math.nan
     if np.ptp(values) == 0:
         return 1.0 if values[0] == limit else 2.0 ** (1 - len(values))
-    return float(stats.ttest_1samp(values, limit).pvalue)
+    return float(stats.ttest_1samp(values, limit).pvalue)  # pyright: ignore
 
 
 def number(value: float | np.floating) -> str:
@@ -215,7 +215,9 @@ class Smaller:
                 if not all(map(len, both)):
                     continue
                 ours, theirs = map(self.read.centre, both)
-                told = [self.form(v) if math.isfinite(v) else "never" for v in (ours, theirs)]
+                told = [
+                    self.form(float(v)) if math.isfinite(v) else "never" for v in (ours, theirs)
+                ]
                 words = number(ours / theirs) if self.ratios else " against ".join(told)
                 words = f"{start}{words} at {epsilon:g}"
                 compared.append(Compared(words, ours < theirs, self.read.p_value(*both)))

@@ -7,23 +7,27 @@ from typing import Any
 
 import numpy as np
 
+import dpjax
 from benchmarks.papers import claims, page
 from benchmarks.papers.claims import Compared, Smaller, Verdict, decided, number
-from benchmarks.papers.figures import Front, Picture
+from benchmarks.papers.figures import Front, Lines, Picture
 from benchmarks.papers.results import Results, per_problem
 from benchmarks.papers.spec import Experiment, Figure, Method, Problem, Settings, Tuning, grid
+from benchmarks.papers.variants import convex
 from benchmarks.papers.variants.exact_anchor import exact_anchor
 from dpjax.accounting import PrivacyBudget
-from dpjax.algorithms import Algorithm, dp_accelerated_mirror_descent
-from dpjax.datasets import sparse_high_dimensional
-from dpjax.objectives import L1Ball, Objective, logistic
+from dpjax.algorithms import Algorithm
+from dpjax.datasets import Dataset, load, sparse_high_dimensional
+from dpjax.objectives import L1Ball, Objective, logistic, sigmoid_l2
 
 _EPSILONS = (0.2, 0.5, 1.0, 2.0)
 GD, SVRG, EXACT, PLUS = "DP-GD", "DP-SVRG", "DP-SVRG, exact anchor", "DP-SVRG++"
 SGD, NEWTON, TR, STR = "DP-SGD", "DP-Newton", "DP-TR", "DP-STR"
 OUTPUT, PERTURBED, ACCMD = "output perturbation", "objective perturbation", "DP-AccMD"
+RIDGE, NOISY, WOLFE = f"{PERTURBED}, added ridge", f"{OUTPUT}, added ridge", "DP-Frank-Wolfe"
 _TABLE_1 = (GD, SGD, SVRG, EXACT, OUTPUT, PERTURBED, NEWTON, TR, STR)
-_TABLE_2 = (GD, SGD, SVRG, PLUS, OUTPUT, PERTURBED, NEWTON, TR, STR)
+_TABLE_2 = (GD, SGD, SVRG, PLUS, OUTPUT, PERTURBED, RIDGE, NOISY, NEWTON, TR, STR)
+_SMALL = (RIDGE, NOISY)  # thousands of passes in float64: not on Covertype
 _QUICK = (GD, SVRG, SGD, OUTPUT, ACCMD, TR)
 
 
@@ -42,7 +46,8 @@ def _problems(objective: str, methods: tuple[str, ...], large: tuple[float, ...]
     # Settings for no regularizer serve the non-smooth one too.
     smooth = objective.removesuffix("-l1")
     return tuple(
-        _problem(data, objective, methods, (f"{data} {smooth}", smooth, objective), batch, epsilons,
+        _problem(data, objective, tuple(m for m in methods if data != "covtype" or m not in _SMALL),
+                 (f"{data} {smooth}", smooth, objective), batch, epsilons,
                  quick, title="{data}, " + objective)
         for data, batch, epsilons in (
             ("randhie", 1_000, _EPSILONS), ("ijcnn1", 1_000, _EPSILONS), ("covtype", 4_000, large),
@@ -56,8 +61,9 @@ _BALL = _problem(
     "made",
     dataclasses.replace(logistic(), regularizer=L1Ball(_RADIUS),
                         name=f"logistic on the l1 ball of radius {_RADIUS:g}"),
-    (GD, SGD, ACCMD), ("ball",), 200, _EPSILONS,
-    {"records": functools.partial(sparse_high_dimensional, 2017, 300, 600)},
+    (GD, SGD, ACCMD, WOLFE), ("ball",), 200, _EPSILONS,
+    {"records": functools.partial(sparse_high_dimensional, 2017, 300, 600),
+     "methods": (GD, SGD, ACCMD)},
     records=functools.partial(sparse_high_dimensional, 2017, 2_000, 4_000),
 )  # fmt: skip
 
@@ -97,6 +103,7 @@ _MIRROR = {"ball": (
     {}, {"smoothness": 1 / 64},
     *grid("smoothness steps", "0.015625/30 0.015625/100 0.015625/300 0.25/100 0.25/300 0.25/600"),
 )}  # fmt: skip
+_VERTICES = {"ball": tuple({"clip_norm": 0.25, "steps": T} for T in (5, 10, 20, 40))}
 _REGION = _grids("steps radius final_radius damping", {
     "logistic-l2": "16/4.0/0.25/0.5 16/2.0/0.1/0.5 16/8.0/0.25/0.5 32/4.0/0.1/0.5 32/8.0/0.1/0.5 "
     "32/4.0/0.25/0.5 32/8.0/0.25/0.5",
@@ -107,21 +114,32 @@ _REGION = _grids("steps radius final_radius damping", {
 })  # fmt: skip
 _REGION |= {kind: ({}, *_REGION[kind]) for kind in ("logistic-l2", "logistic")}
 _NEWTON = _grids("steps modification", {
-    "logistic-l2": "6/add 12/add 20/add 32/add 6/clip 12/clip 20/clip 32/clip",
-    "logistic": "6/add 12/add 20/add 32/add 6/clip 12/clip 20/clip 32/clip",
-    "covtype logistic-l2": "12/add 12/clip",
-    "covtype logistic": "12/add 12/clip",
+    **dict.fromkeys(("logistic-l2", "logistic"),
+                    "6/add 12/add 20/add 32/add 6/clip 12/clip 20/clip 32/clip"),
+    **dict.fromkeys(("covtype logistic-l2", "covtype logistic"), "12/add 12/clip"),
 })  # fmt: skip
 _SMOOTH = {"logistic-l1": "it has no proximal step, and takes derivatives that the l1 norm lacks"}
-_CONVEX = "its guarantee rests on strong convexity, which the objective has not"
+_CONVEX = "its guarantee rests on strong convexity, which the objective has not; see the row below"
 _STRONG = {"logistic": _CONVEX, "logistic-l1": _CONVEX}
+_PLAIN = {"logistic-l1": "its proof here is for a differentiable objective"}
+
+
+def _plain(objective: Objective, more: Settings) -> tuple[Objective, Settings]:
+    """The objective without its convex set, which becomes the ``domain``."""
+    plain = dataclasses.replace(objective, regularizer=None, name="logistic")
+    return plain, more | {"domain": objective.regularizer}
 
 
 def mirror_descent(objective: Objective, budget: PrivacyBudget, **more: Any) -> Algorithm:
-    """Returns DP-AccMD on the objective's convex set, which it takes as ``domain``."""
-    plain = dataclasses.replace(objective, regularizer=None, name="logistic")
-    more["domain"] = objective.regularizer
-    return dp_accelerated_mirror_descent(plain, budget, **more)
+    """Returns DP-AccMD on the objective's convex set."""
+    plain, more = _plain(objective, more)
+    return dpjax.dp_accelerated_mirror_descent(plain, budget, **more)
+
+
+def frank_wolfe(objective: Objective, budget: PrivacyBudget, **more: Any) -> Algorithm:
+    """Returns DP-Frank-Wolfe on the objective's convex set."""
+    plain, more = _plain(objective, more)
+    return convex.frank_wolfe(plain, budget, **more)
 
 
 _BATCH = {"batch_size": "batch_size"}
@@ -134,17 +152,28 @@ METHODS = (
     Method(ACCMD, mirror_descent, grids=_MIRROR),
     Method(OUTPUT, "output-perturbation", refused=_STRONG),
     Method(PERTURBED, "objective-perturbation", refused=_STRONG),
+    Method(RIDGE, functools.partial(convex.ridged, "objective_perturbation"), refused=_PLAIN),
+    Method(NOISY, functools.partial(convex.ridged, "output_perturbation"), refused=_PLAIN),
+    Method(WOLFE, frank_wolfe, grids=_VERTICES),
     Method(NEWTON, "dp-newton", grids=_NEWTON, refused=_SMOOTH),
     Method(TR, "dp-tr", grids=_REGION, refused=_SMOOTH),
     Method(STR, "dp-str", grids=_REGION, refused=_SMOOTH),
 )
 
 
-_BOUND = ("method", "whose bound", "excess risk", "exponent", "measured", "gradient evaluations",
-          "non-smooth")  # fmt: skip
-# Without constants and log(1/delta). kappa = L / mu is the condition number, G_C the Gaussian width
-# of the set C and diam its diameter. Theorem 6.2 stands for DP-GD, of which the table has no row;
-# in a ball projected DP-SGD stands for noisy mirror descent on one record a step.
+_BOUND = ("method", "whose bound", "excess risk", "exponent", "measured", "gradients", "non-smooth")
+_STANDS = {
+    SGD: "one record a step: here Poisson batches, steps tuned, projected on a ball",
+    PERTURBED: "a tilt for pure epsilon: here Gaussian, exact accounting",
+    OUTPUT: "the end of a descent: here the minimiser, up to a proven distance",
+    RIDGE: "the method, its minimiser up to a proven distance",
+    NOISY: "the end of a short descent: here a ridge in place of stopping, the same rate",
+    **dict.fromkeys((SVRG, PLUS), "the method, with noise on anchor and difference apart"),
+    GD: "theorem 6.2's method, which the table leaves out; steps tuned",
+    ACCMD: "the method, with one released gradient for y and z",
+    WOLFE: "the method, with Gumbel noise for Laplace noise",
+}
+# No constants, no log(1/delta); kappa = L / mu, G_C the Gaussian width of C, diam its diameter.
 _BOUNDS = {
     "logistic-l2": (
         (PERTURBED, "Chaudhuri et al. 2011", "p / (n eps)^2", -2, "not given", "no"),
@@ -154,15 +183,17 @@ _BOUNDS = {
         (GD, "theorem 6.2", "p log(n)^2 / (n eps)^2", -2, "n log(n eps / p)", "not said"),
     ),
     "logistic": (
-        (PERTURBED, "Kifer et al. 2012", "sqrt(p) / (n eps)", -1, "not given", "yes"),
+        (RIDGE, "Kifer et al. 2012", "sqrt(p) / (n eps)", -1, "not given", "yes"),
         (SGD, "Bassily et al. 2014", "sqrt(p) log(n)^1.5 / (n eps)", -1, "n^2", "yes"),
-        (OUTPUT, "Zhang et al. 2017", "(sqrt(p) / (n eps))^(2/3)", -2 / 3, "n (n eps / p)^(2/3)",
+        (NOISY, "Zhang et al. 2017", "(sqrt(p) / (n eps))^(2/3)", -2 / 3, "n (n eps / p)^(2/3)",
          "no"),
         (PLUS, "theorem 4.4", "sqrt(p) / (n eps)", -1, "n eps / sqrt(p) + n log(n eps / p)", "yes"),
     ),
     "ball": (
         (SGD, "Talwar et al. 2014", "sqrt(G_C^2 + diam^2) log(n) / (n eps)", -1,
          "n^3 eps^2 / ((G_C^2 + diam^2) log(n)^2)", "yes"),
+        (WOLFE, "Talwar et al. 2015", "G_C^(2/3) log(n)^2 / (n eps)^(2/3)", -2 / 3,
+         "n (n eps / G_C)^(2/3)", "yes"),
         (ACCMD, "theorem 5.4", "sqrt(G_C^2 + diam^2) / (n eps)", -1,
          "n^1.5 sqrt(eps) / (G_C^2 + diam^2)^(1/4)", "no"),
     ),
@@ -177,7 +208,8 @@ def _bounds(found: Results, problem: Problem) -> Iterator[dict[str, Any]]:
     for method, source, risk, bound, *more in _BOUNDS[problem.keys[-1]]:
         if method in found.each("method"):
             measured = claims.exponents(found, "exact_gap", method, "epsilon")
-            yield dict(zip(_BOUND, (method, source, risk, bound, measured, *more), strict=True))
+            row = dict(zip(_BOUND, (method, source, risk, bound, measured, *more), strict=True))
+            yield row | {"stands for": _STANDS[method]}
 
 
 @per_problem
@@ -302,6 +334,67 @@ def _picture(epsilons: tuple[float, ...], columns: int = 3) -> Picture:
     )  # fmt: skip
 
 
+THEOREM_62, RANDOM, LAST = "DP-GD, theorem 6.2", "DP-GD, theorem 6.3", "DP-GD, its last iterate"
+_MU = 1e-3
+
+
+def _ridge_of_sum(w: Any) -> Any:
+    """That of (w_1 + w_2) / sqrt(2), w_1 and w_2 the halves of w: flat along w_1 - w_2."""
+    return _MU / 4 * (w.reshape(2, -1).sum(axis=0) ** 2).sum()
+
+
+setattr(_ridge_of_sum, "smoothness", _MU)  # noqa: B010
+
+
+def _doubled(data: str) -> Dataset:
+    """Rows (x, x) / sqrt(2): F(w) = G((w_1 + w_2) / sqrt(2)), G the ridge objective of rows x."""
+    whole = load(data)
+    twice = np.concatenate([whole.x, whole.x], axis=1) / np.float32(2**0.5)
+    return dataclasses.replace(whole, x=twice, test_x=None, test_y=None)
+
+
+_TWICE = dataclasses.replace(logistic(), regularizer=_ridge_of_sum, name="logistic, ridge of sums")
+_THEORY = tuple(
+    Problem(
+        data, objective, title="{data}, " + words, records=records, delta_times_n=1.0, starts=1,
+        epsilons=_EPSILONS, methods=methods, reference="descents" if records else "",
+        metrics=("exact_value", "exact_gradient_norm", "steps", "noise_multiplier"),
+        quick={"epsilons": (0.5, 1.0), "rows": 4_000},
+    )
+    for data in ("randhie", "ijcnn1")
+    for objective, methods, words, records in (
+        (_TWICE, (THEOREM_62,), "PL, not strongly convex", functools.partial(_doubled, data)),
+        (sigmoid_l2(_MU), (RANDOM, LAST), "sigmoid loss, not convex", None),
+    )
+    if data == "randhie" or records is None
+)  # fmt: skip
+METHODS += (
+    Method(THEOREM_62, "dp-gd", {"pl_constant": _MU}),
+    Method(RANDOM, "dp-gd", {"output": "random"}), Method(LAST, "dp-gd"),
+)  # fmt: skip
+
+
+def _section_6(results: Results, problems: Sequence[Problem]) -> Iterator[str]:
+    rows = []
+    for problem, method in ((p, m) for p in problems for m in p.methods):
+        found, row, means = results.where(problem=problem.name, method=method), {}, []
+        (n, p), loss = found.shape, problem.loss
+        gap, L, G = loss.averaged.at_zero, loss.smoothness, loss.constants.lipschitz  # pyright: ignore
+        for epsilon in found.each("epsilon"):
+            at = found.where(epsilon=epsilon)
+            T, noise = at.mean("steps"), p * (at.mean("noise_multiplier") * G / n) ** 2
+            values, bound = at.values("exact_gradient_norm") ** 2, 2 * gap * L / T + noise  # pyright: ignore
+            if method == THEOREM_62:
+                left = (1 - _MU / L) ** T  # pyright: ignore
+                values, bound = at.values("exact_gap"), left * gap + (1 - left) * noise / (2 * _MU)
+            means.append(values.mean())
+            row[f"epsilon {epsilon:g}"] = f"{number(means[-1])} / {number(bound)} ({T:g})"
+        slope = np.polyfit(np.log(found.each("epsilon")), np.log(means), 1)[0]
+        rows.append({"": f"{problem.name}: {method}"} | row | {"exponent": f"{slope:.2f}"})
+    words = "Mean excess risk (6.2) or squared gradient norm (6.3) / the bound with constants (T), "
+    yield from page.table(rows, f"{words}and the mean's exponent of epsilon:")
+
+
 _STRONG_PROBLEMS = _problems("logistic-l2", _TABLE_1, (0.2, 1.0))
 _CONVEX_PROBLEMS = _problems("logistic", _TABLE_2, (1.0,))
 _CONVEX_PROBLEMS += _problems("logistic-l1", _TABLE_2, (1.0,))
@@ -318,14 +411,22 @@ EXPERIMENT = Experiment(
         ),
         "table2": Figure(
             "Convex: logistic loss without regularizer, and with the non-smooth l1 regularizer "
-            "1e-3.", _CONVEX_PROBLEMS, _picture((1.0,)), (_tables,), _claims(PLUS, SGD, OUTPUT),
+            "1e-3.", _CONVEX_PROBLEMS, _picture((1.0,)), (_tables,),
+            _claims(PLUS, SGD, RIDGE, NOISY),
         ),
         "table3": Figure(
             "High-dimensional: logistic loss on an l1 ball, more features than records.", (_BALL,),
-            _picture(_EPSILONS, 2), (_tables,), _claims(ACCMD, SGD, GD),
+            _picture(_EPSILONS, 2), (_tables,), _claims(ACCMD, SGD, GD, WOLFE),
+        ),
+        "section6": Figure(
+            "Theory's T and eta = 1 / L: the Polyak-Lojasiewicz condition with mu = 1e-3 (every "
+            "feature twice, a ridge on the sums), and a loss that is not convex.", _THEORY,
+            Picture("Gradient norm against epsilon\nmean of {seeds}; {exact}",
+                    (Lines("exact_gradient_norm", "{problem}\np = {p:,}", xscale="log"),), 2),
+            (_section_6,),
         ),
     },
-    "Wang, Ye and Xu, NIPS 2017, tables 1 to 3",
+    "Wang, Ye and Xu, NIPS 2017, tables 1 to 3 and section 6",
     "Neighbours are zero_out with delta = 1/n (the paper's are replace-one, where a record moves a "
     "sum twice as far);",
     "Excess risks are exact values minus a certified optimum, mean and standard error. A gradient "

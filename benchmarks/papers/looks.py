@@ -23,6 +23,7 @@ _LOOKS = {
     "DP-TR": Look(BLUE, "o"),
     "DP-TR, published noise, theorem 2": Look(BROWN, "X", ":"),
     "DP-STR": Look(GREEN, "^"),
+    "DP-STR, published noise, corrected, theorem 4": Look(BLACK, "d", ":"),
     "DP-Adam": Look(PURPLE, "P"),
     "DP-Newton": Look(PURPLE, "v"),
     # Wang, Ye and Xu (2017).
@@ -30,6 +31,8 @@ _LOOKS = {
     "DP-SVRG, exact anchor": Look(YELLOW, "d"),
     "DP-SVRG++": Look(BROWN, "P"),
     "DP-AccMD": Look(SKY, "*"),
+    "DP-GD, theorem 6.2": Look(GREEN, "^"),
+    "DP-GD, its last iterate": Look(BLUE, "o"),
     "output perturbation": Look(GREY, "X"),
     "objective perturbation": Look(BLACK, "p"),
     # Liu and Talwar (2024).

@@ -20,7 +20,7 @@ from dpjax.algorithms import (
     paper_schedule,
 )
 from dpjax.objectives import Objective
-from dpjax.oracles import without_replacement_sampler
+from dpjax.oracles import batch_sampler
 
 
 def erm_multiplier(budget: PrivacyBudget, steps: int) -> float:
@@ -138,7 +138,9 @@ def stochastic_trust_region(
     of_gradient = mean / math.sqrt(steps) if literal else mean
 
     def query(query: Any, batch: int, stddev: float, **more: Any) -> Any:
-        sampler = without_replacement_sampler(batch, data_size)
+        sampler = batch_sampler(
+            batch, data_size, _replace_one(budget), steps, sampling="without_replacement"
+        )
         setting = query.setting.drawn_by(sampler)
         unit = dataclasses.replace(query, setting=setting, noise_multiplier=1.0, **more)
         stddev *= query.clip_norm

@@ -32,9 +32,9 @@ def mean(metric: str, form: Callable[[float], str] = number, error: bool = False
     """Returns what writes the mean over the seeds, perhaps with its standard error."""
 
     def cell(found: Results) -> str:
-        spread = found.error(metric)
+        value, spread = found.mean(metric), found.error(metric)
         more = f" ({number(spread)})" if error and spread == spread else ""
-        return form(found.mean(metric)) + more
+        return form(value) + more if value == value else ""
 
     return cell
 
@@ -136,6 +136,9 @@ def _head(plan: Plan, results: Results) -> list[str]:
         note = problem.note(n) if problem.note else ""
         words = f"- {problem.name}: n = {n:,}, p = {p}. {about_reference(problem, found)} {note}"
         lines.append(words.rstrip().replace("  ", " "))
+        there = found.each("method")
+        if absent := [m.label for m in experiment.methods_on(problem) if m.label not in there]:
+            lines.append(f"  **Not measured on it: {'; '.join(absent)}.**")
         if problem.stands_for:
             absent = f"  {problem.stands_for} is not on this machine (set DPJAX_DATA); "
             lines.append(f"{absent}{problem.data} stands in for it.")

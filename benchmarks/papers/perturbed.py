@@ -1,7 +1,8 @@
-"""NOT PRIVATE: perturbed gradient descent (Tholeti et al. 2021): its figure, from closed forms."""
+"""NOT PRIVATE: perturbed gradient descent (Tholeti et al. 2021): its figure, and what escapes."""
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +14,12 @@ from benchmarks.papers.claims import LEVEL, Compared, Verdict, decided, number
 from benchmarks.papers.figures import Lines, Picture
 from benchmarks.papers.results import Results, Row
 from benchmarks.papers.spec import Experiment, Figure, Problem
-from dpjax.accounting import ball_composition, ball_delta
+from dpjax import datasets, diagnostics
+from dpjax.accounting import PrivacyBudget, ball_composition, ball_delta
+from dpjax.algorithms import Algorithm, perturbed_gradient_descent
+from dpjax.driver import trajectory
 from dpjax.mechanisms import add_ball, seed_key
+from dpjax.objectives import welsch, welsch_regularization
 
 DIMENSIONS = (1, 2, 3, 10, 22, 100)
 # Steps are composed at one distance, on as many records as IJCNN1 has.
@@ -25,6 +30,9 @@ _TOLD = (1, 100, 1_000, RECORDS, 10 * RECORDS)
 # What a row of the table is of: its problem.
 BALL, CHECKED, DRAWN, ERROR = "ball", "ball, checked", "ball, drawn", "ball, standard error"
 STEPS, RECORD = "steps", "publishing random records"
+# Radii with clip norms, and step sizes, from the Welsch saddle.
+NOISES, STEP_SIZES = ((0.65, None), (1.0, None), (3.0, None), (1.0, 0.05)), (1.0, 0.3, 0.1, 0.03)
+OUT, SEEDS = "exact_share_out", 10
 GAUSS = {0: "Gaussian, epsilon 0", 1: "Gaussian, epsilon 1"}
 
 
@@ -91,6 +99,40 @@ def computed(draws: int, points: int) -> list[Row]:
     return rows
 
 
+def escapes(data: str, longest: int, seeds: int) -> list[Row]:
+    """Returns the share of seeds that are below halfway from the saddle, where they start, by T.
+
+    One index a step; of all step sizes the best at each T.
+    """
+    records, objective = datasets.load(data), welsch(welsch_regularization(data))
+    examples, (n, d) = (jnp.asarray(records.x), jnp.asarray(records.y)), records.x.shape
+    at, rows = np.unique(np.geomspace(1, longest, 40).round().astype(int)), []
+    keys = jax.random.split(jax.random.key(_SEED), seeds)
+    halfway = diagnostics.exact_landscape(objective, examples).halfway
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="delta = ")  # that it is large is the result
+        budget = PrivacyBudget(1.0, 0.49, "replace_one")
+    more = {"sampling": "without_replacement", "acknowledge_weak_delta": True, "steps": longest}
+
+    def path(one: Algorithm, key: jax.Array) -> jax.Array:
+        return trajectory(one, examples, key=key, at=jnp.asarray(at)).params
+
+    paths = jax.jit(jax.vmap(jax.vmap(path, (None, 0)), (0, None)))
+    for radius, clip in NOISES:
+        made = [perturbed_gradient_descent(objective, budget, data_size=n, dimension=d,
+                                           step_size=step, radius=radius, clip_norm=clip, **more)
+                for step in STEP_SIZES]  # fmt: skip
+        found = paths(jax.tree.map(lambda *leaves: jnp.stack(leaves), *made), keys).reshape(-1, d)
+        below = np.asarray(diagnostics.exact_values(objective, found, examples)) < halfway
+        share = below.reshape(len(made), seeds, -1).mean(1)
+        label = f"R = {radius:g}, " + (f"C = {clip:g}" if clip else "nothing clipped")
+        for t, step, most in zip(at, share.argmax(0), share.max(0), strict=True):
+            delta = made[0].query.event(int(t)).releases[0].certain_delta()
+            words = f"T = {t:,}, step size {STEP_SIZES[step]:g}, delta = {delta:.2g}"
+            rows.append(Row("perturbed", data, n, d, label, words, _NAN, _NAN, _NAN, OUT, most))
+    return rows
+
+
 def _deltas(results: Results, what: str, dimensions: tuple[int, ...] = DIMENSIONS) -> np.ndarray:
     """A row a dimension, a column a distance, or one of the step numbers that are told."""
     told = {"step": tuple(map(float, _TOLD))} if what in (STEPS, RECORD) else {}
@@ -100,19 +142,11 @@ def _deltas(results: Results, what: str, dimensions: tuple[int, ...] = DIMENSION
 
 def _tables(results: Results, problems: Sequence[Problem]) -> list[str]:
     words = results.where(problem=DRAWN).each("settings")
-    exact, drawn = _deltas(results, CHECKED), _deltas(results, DRAWN)
+    exact = _deltas(results, CHECKED)
     shown = [round(i * (len(words) - 1) / 4) for i in range(5)]
     names = [f"d = {d}" for d in DIMENSIONS]
     rows = [{"": name} | {words[i]: number(row[i]) for i in shown}
             for name, row in zip(names, exact, strict=True)]  # fmt: skip
-    compared = [
-        {"": f"{names[k]}, {words[i]}", "ball, every epsilon": number(exact[k, i]),
-         "ball, drawn": number(drawn[k, i])}
-        | {name: number(gaussian_delta(float(words[i][4:]), DIMENSIONS[k], epsilon))
-           for epsilon, name in GAUSS.items()}
-        for k in (1, 4, 5)
-        for i in shown[:2]
-    ]  # fmt: skip
     after = [*_deltas(results, RECORD, (0,)), *_deltas(results, STEPS)]
     steps = [
         {"": name} | {f"T = {t:,}": number(v) for t, v in zip(_TOLD, row, strict=True)}
@@ -121,7 +155,6 @@ def _tables(results: Results, problems: Sequence[Problem]) -> list[str]:
     each = f"each on one record in n = {RECORDS:,}, at D = {STEP_DISTANCE:g}:"
     return [
         *page.table(rows, "Delta of one release, the same at every epsilon:"),
-        *page.table(compared, "Beside Gaussian noise of the same standard deviation:"),
         *page.table(steps, f"After T steps, {each}"),
     ]
 
@@ -159,6 +192,30 @@ def _claims(results: Results, problems: Sequence[Problem]) -> list[Verdict]:
     ]  # fmt: skip
 
 
+def _escaped(results: Results, problems: Sequence[Problem]) -> Iterator[str]:
+    """Where seeds are out first, and whether at a delta that means something."""
+    table, verdicts = results.where(metric=OUT), []
+    for data in table.each("problem"):
+        found, rows, small, least = table.where(problem=data), [], 0.0, math.inf
+        n = found.shape[0]
+        for label in found.each("method"):
+            own, cells = found.where(method=label), {f"{data}, n = {n:,}": label}
+            words, share = own.column("settings"), own.column("value")
+            deltas = np.array([float(one.split()[-1]) for one in words])
+            for head, few in (("half of the seeds out", 0.5), ("nine in ten out", 0.9)):
+                cells[head] = (*words[share >= few], "never")[0]
+            least = min([least, *deltas[share >= 0.9]])
+            small = max([small, *share[deltas < 1 / n]])
+            rows.append(cells | {"most out": f"{share.max():.0%}", "longest run": words[-1]})
+        yield from page.table(rows)
+        told = f"below it {small:.0%} of {SEEDS} seeds are out; nine in ten "
+        told += f"are from delta = {least:.2g} on" if least < math.inf else "never are"
+        p = float(stats.binomtest(round(SEEDS * small), SEEDS).pvalue)
+        text = f"{data}: most runs leave the saddle (theorem 2) at a delta below 1/n = {1 / n:.2g}."
+        verdicts.append(decided(text, [Compared(told, small > 0.5, p)]))
+    yield from map(str, verdicts)
+
+
 _DISTANCE = "distance D of the centres, R = 1"
 _FEW = {"dimension": (2.0, 22.0, 100.0)}
 _PICTURE = Picture(
@@ -185,12 +242,17 @@ EXPERIMENT = Experiment(
     "On the Differentially Private Nature of Perturbed Gradient Descent",
     (),
     {"fig2": Figure("Delta against the distance of gradients, and after T sampled steps.", (),
-                    _PICTURE, (_tables,), (_claims,))},
-    "Tholeti et al., 2021, figure 2 and theorem 1",
+                    _PICTURE, (_tables,), (_claims,)),
+     "escape": Figure("Theorem 2: who leaves a saddle, and at which delta.", (), None,
+                      (_escaped,))},
+    "Tholeti et al., 2021, figure 2 and theorems 1 and 2",
     "Neighbours are replace_one, as in the paper: the distance D is that of the gradients of two "
-    "records, 2 C where they are clipped at C. R = 1. No data are read: closed forms, and noise as "
-    "dpjax draws it.",
+    "records, 2 C where they are clipped at C. fig2 reads no data: closed forms with R = 1, and "
+    "noise as dpjax draws it. escape reads records; its shares of seeds are exact values.",
     "The noise is uniform in the unit ball of d dimensions; a Gaussian beside it has the same "
     "standard deviation in every coordinate, 1 / sqrt(d + 2).",
-    computed=lambda quick: computed(*((20_000, 9) if quick else (1_000_000, 39))),
+    computed=lambda quick: computed(20_000, 9) + escapes("randhie", 100, 3) if quick else [
+        *computed(1_000_000, 39), *escapes("randhie", 2_000, SEEDS),
+        *escapes("ijcnn1", 20_000, SEEDS),
+    ],
 )  # fmt: skip

@@ -12,8 +12,10 @@ special to it; one name means one thing in all factories:
 - ``steps``: T, the planned steps, all of which are charged; by default 600 or as a factory says.
 - ``step_size``: a number, of the first step where steps shrink; an optax transformation has a
   ``learning_rate``, a number or a schedule.
-- ``batch_size``: expected size of a Poisson batch; by default n / 14, at most 16,384. ``data_size``
-  asks every record at every step.
+- ``batch_size``: size of a batch, of a Poisson one expected; by default n / 14, at most 16,384.
+  ``data_size`` asks every record at every step.
+- ``sampling``: ``"poisson"`` or ``"without_replacement"``, uniformly random subsets of
+  ``batch_size`` records: ``replace_one`` only, and for Gaussian noise 2.0 to 2.3 times as much.
 - ``max_batch_size``: the most records a batch holds; by default the fewest that delta hardly
   notices.
 - ``clip_norm``: bound on one record's gradient; by default the objective's Lipschitz constant.
@@ -22,11 +24,12 @@ special to it; one name means one thing in all factories:
   and Hessian are one release it is the Hessian's weight in their joint norm, by default the least
   at which a margin loss's Hessian adds nothing to it.
 - ``radius``: of the trust region in the first iteration, in the units of the parameters; by default
-  12, or 1 for a robust loss of a residual.
+  12, or 1 for a robust loss of a residual. Or an optax schedule: a function of the step alone,
+  from 0, of public numbers, which has its own last radius; it becomes its T values.
 - ``final_radius``: that of the last iteration, geometric in between; by default 0.5, or ``radius``
   if that is less.
-- ``damping``: kappa, at least 0; kappa times the noise's spectral scale is added to the noisy
-  Hessian so that noise is not taken for negative curvature.
+- ``damping``: kappa, at least 0, a number or such a schedule; kappa times the noise's spectral
+  scale is added to the noisy Hessian so that noise is not taken for negative curvature.
 - ``subproblem``: ``linalg.Exact()``, ``linalg.Lanczos()``, or by default ``linalg.BySize()``; the
   solver of ``trust_region_step``.
 - ``initial_gap``: public bound on L(w0) - min L, which theory sets T by; by default that of w0 = 0,
@@ -64,7 +67,7 @@ from dpjax.algorithms.registry import (
 )
 from dpjax.algorithms.spider import Spider, stochastic_spider
 from dpjax.algorithms.spider_theory import EscapeRule, gaussian_push
-from dpjax.algorithms.stagewise import dpagem
+from dpjax.algorithms.stagewise import dpagem, paper_stages
 from dpjax.algorithms.stochastic_gradient import dp_adam, dp_optimizer, dp_sgd
 from dpjax.algorithms.stochastic_trust_region import dp_stochastic_trust_region
 from dpjax.algorithms.subspace_trust_region import dp_subspace_trust_region
@@ -113,6 +116,7 @@ __all__ = [
     "objective_perturbation",
     "output_perturbation",
     "paper_schedule",
+    "paper_stages",
     "perturbed_gradient_descent",
     "stochastic_spider",
     "with_accuracy",

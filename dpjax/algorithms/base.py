@@ -18,7 +18,7 @@ from dpjax.algorithms.card import AlgorithmBase
 from dpjax.algorithms.certificate import Certificate, ErrorBars
 from dpjax.display.cards import history_html
 from dpjax.objectives import Objective, has_proven_constants
-from dpjax.oracles import Evaluations, GradientQuery, Query, Setting, poisson_sampler
+from dpjax.oracles import Evaluations, GradientQuery, Query, Setting, batch_sampler
 
 Ask = Callable[..., Any]
 """``ask(query, params, **public)`` returns the noisy answer of one query of the algorithm."""
@@ -309,13 +309,14 @@ def never_clips(
     return clip_norm >= lipschitz and hessian_clip_norm >= smoothness
 
 
-def to_leaf(value: float) -> float:
+def to_leaf(value: Any) -> Any:
     """Returns ``value`` rounded to float32, as it will be once it is an array of a pytree.
 
     What is accounted on the host is then the very number the program reads.
     """
     with np.errstate(all="ignore"):
-        return float(np.float32(value))
+        narrow = np.float32(value)
+    return narrow if np.ndim(narrow) else float(narrow)
 
 
 def positive_leaf(name: str, value: float) -> float:
@@ -392,6 +393,7 @@ def calibrated_query(
     steps: int,
     batch_size: int | None = None,
     max_batch_size: int | None = None,
+    sampling: str = "poisson",
     **fields: Any,
 ) -> Any:
     """Returns a query whose Gaussian noise lets it be asked ``steps`` times within the budget.
@@ -402,6 +404,7 @@ def calibrated_query(
       steps: T.
       batch_size: as in every factory, see ``help(dpjax.algorithms)``.
       max_batch_size: of a batch, as in every factory.
+      sampling: as in the factories that have it.
       **fields: the other fields of the query, such as its clip norms.
 
     Raises:
@@ -411,7 +414,7 @@ def calibrated_query(
     budget, n = problem.budget, problem.data_size
     if batch_size is None:
         batch_size = min(max(n // 14, 1), _LARGEST_BATCH)
-    sampler = poisson_sampler(batch_size, n, budget, steps, max_batch_size)
+    sampler = batch_sampler(batch_size, n, budget, steps, max_batch_size, sampling)
     query = kind(setting=problem.setting.drawn_by(sampler), noise_multiplier=1.0, **fields)
     # How many numbers of noise an answer has decides what drawing them costs.
     draws = query.noise_draws

@@ -5,13 +5,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.flatten_util import ravel_pytree
 
 from dpjax import _validate, objectives
 from dpjax._typing import Array, Params, pytree_dataclass
 from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
-from dpjax.algorithms import base
+from dpjax.algorithms import base, schedules
 from dpjax.algorithms.base import StepInfo
 from dpjax.oracles import GradientQuery, NewtonQuery
 
@@ -23,6 +24,7 @@ class NewtonState(NamedTuple):
     """The state of DP-Newton; released."""
 
     params: Params
+    iteration: Array
 
 
 @pytree_dataclass
@@ -40,7 +42,7 @@ class Newton(base.FieldsAlgorithm):
         return compose(query.event(int(self.steps)) for query in self.queries)
 
     def init(self, params: Params) -> NewtonState:
-        return NewtonState(params)
+        return NewtonState(params, jnp.array(0))
 
     def step(self, key: Array, state: NewtonState, ask: base.Ask) -> tuple[NewtonState, StepInfo]:
         # w - step_size (f(H) (gradient + first noise) + second noise), algorithm 3.
@@ -51,11 +53,11 @@ class Newton(base.FieldsAlgorithm):
         norm = jnp.linalg.norm(gradient)
         along = jnp.where(norm > 0, gradient / jnp.where(norm > 0, norm, 1), 0)
         direction = ask(self.direction, state.params, along=along)
-        move = -self.step_size * norm * direction
+        move = -schedules.at_step(self.step_size, state.iteration) * norm * direction
         params = jax.tree.map(
             lambda w, m: w + m.astype(w.dtype), state.params, unravel(move.astype(gradient.dtype))
         )
-        return NewtonState(params), StepInfo(norm, jnp.linalg.norm(move))
+        return NewtonState(params, state.iteration + 1), StepInfo(norm, jnp.linalg.norm(move))
 
 
 def dp_newton(
@@ -68,7 +70,7 @@ def dp_newton(
     modification: str = "add",
     floor: float | None = None,
     gradient_share: float = 0.5,
-    step_size: float = 1.0,
+    step_size: optax.ScalarOrSchedule = 1.0,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
     accountant: str = "pld",
@@ -84,7 +86,8 @@ def dp_newton(
         direction, with the Hessian clip norm in place of the trace.
       gradient_share: part of the privacy, as mu^2 of Gaussian differential privacy, that goes to
         the gradients.
-      step_size: of the Newton step; 1 is the paper's, smaller is damped.
+      step_size: of the Newton step, a number or an optax schedule; 1 is the paper's, smaller is
+        damped.
       the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
     Privacy: releases T noisy gradients g and T noisy directions f(H) g, each one Gaussian; H itself
@@ -125,7 +128,7 @@ def dp_newton(
             modification=modification,
             dimension=problem.dimension,
         ),
-        step_size=base.positive_leaf("step_size", step_size),
+        step_size=schedules.scheduled("step_size", step_size, problem, steps, base.positive_leaf),
         **problem.plan(steps, MAX_STEPS),
     )
     problem.check_spent(algorithm.event)

@@ -7,7 +7,7 @@ from dpjax import _validate, objectives
 from dpjax.accounting import PrivacyBudget, ball_radius, ball_share, epsilon, round_up
 from dpjax.algorithms import base
 from dpjax.algorithms.descent import Descent, Steps
-from dpjax.oracles import BallQuery, poisson_sampler
+from dpjax.oracles import BallQuery, batch_sampler
 
 TITLE = "PrGD (ball noise)"
 _STEPS = 10
@@ -28,6 +28,7 @@ def perturbed_gradient_descent(
     step_size: float | None = None,
     radius: float | None = None,
     clip_norm: float | None = None,
+    sampling: str = "poisson",
     max_batch_size: int | None = None,
     noise: str = "ball",
     acknowledge_weak_delta: bool = False,
@@ -55,13 +56,14 @@ def perturbed_gradient_descent(
       accountant: ``"pld"``, the closed form; ball noise has no Renyi divergence.
       the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
-    Privacy: releases T clipped mean gradients with ball noise, each of its own Poisson batch. It is
+    Privacy: releases T clipped mean gradients with ball noise, each of its own batch. It is
       (0, 1 - (1 - q delta_1)^T)-private, exactly: with up to that probability an answer shows for
       certain that a record is there. The paper calls delta of order T/n private; publishing T
       random records in full has the same delta.
 
     Reference: Tholeti et al., "On the differentially private nature of perturbed gradient
-      descent" (2021), algorithm 1 and theorem 1, with Poisson batches in place of one index.
+      descent" (2021), algorithm 1 and theorem 1: one index a step is ``batch_size=1`` with
+      ``sampling="without_replacement"``.
 
     >>> budget = PrivacyBudget(epsilon=1.0, delta=1e-5)
     >>> algorithm = perturbed_gradient_descent(
@@ -75,7 +77,7 @@ def perturbed_gradient_descent(
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     steps = _validate.int32_count("steps", _STEPS if steps is None else steps)
     n, dimension = problem.data_size, problem.dimension
-    sampler = poisson_sampler(batch_size, n, budget, steps, max_batch_size)
+    sampler = batch_sampler(batch_size, n, budget, steps, max_batch_size, sampling)
     unit = BallQuery(
         setting=problem.setting.drawn_by(sampler),
         noise_multiplier=1.0,

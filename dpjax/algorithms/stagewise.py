@@ -1,5 +1,6 @@
 """DPageEM (Zhang et al. 2021): stagewise DP-SGD with early momentum."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -143,6 +144,7 @@ def dpagem(
     output: str = "last",
     average_decay: float | None = None,
     clip_norm: float | None = None,
+    sampling: str = "poisson",
     max_batch_size: int | None = None,
     accountant: str = "pld",
 ) -> Stagewise:
@@ -174,9 +176,10 @@ def dpagem(
         drawn uniformly from the stage's, after which the next stage begins.
       the others: the same in all factories, see ``help(dpjax.algorithms)``.
 
-    Privacy: releases T clipped mean gradients with Gaussian noise, each of its own Poisson batch;
-      every iterate is covered. Stages, momentum and the choice of output are post-processing. The
-      paper draws batches of fixed size and accounts for Poisson ones: here both are Poisson.
+    Privacy: releases T clipped mean gradients with Gaussian noise, each of its own batch; every
+      iterate is covered. Stages, momentum and the choice of output are post-processing. The paper
+      draws ``"without_replacement"`` and accounts for Poisson batches: here each is accounted for
+      as drawn.
 
     Reference: Zhang, Ma, Lou and Xiong (2021), algorithms 1 and 2, with theorem 3.2's stages.
 
@@ -192,7 +195,8 @@ def dpagem(
     total, lengths = _stages(schedule, steps, first_steps, stages, stage_steps)
     _validate.int32_count("steps", total)
     on_steps = _on_steps(lengths, momentum_when, on_fraction, first_on_steps)
-    query = base.gradient_query(problem, total, clip_norm, (batch_size, max_batch_size))
+    sizes = (batch_size, max_batch_size)
+    query = base.gradient_query(problem, total, clip_norm, sizes, sampling=sampling)
     return Stagewise(
         query=query,
         step_size=batch_step_size(objective, step_size, _FIRST),
@@ -205,6 +209,67 @@ def dpagem(
     )
 
 
+def paper_stages(
+    objective: objectives.Objective,
+    budget: PrivacyBudget,
+    *,
+    data_size: int,
+    dimension: int,
+    theta: float,
+    mu: float,
+    c4: float = 0.125,
+    momentum: float = 0.9,
+    on_fraction: float = _ON,
+    clip_norm: float | None = None,
+) -> dict[str, Any]:
+    """Returns theorem 3.2's step size, stages and momentum, as arguments of ``dpagem``.
+
+    K = log2(n^2 epsilon^2 theta^2 mu / (d L^2 ln(1/delta))), rounded up; T0 is the least of which
+    eta0 = 1 / (c4 theta mu ((T0 - t0) + t0 / (2 (1 - rho)))) is at most
+    min(theta (1 - rho)^2 / (2 beta), 1), for beta the objective's smoothness.
+
+    Args:
+      theta: of weak quasi-convexity, <grad F(w), w - w*> >= theta (F(w) - F*); 1 if F is convex.
+      mu: of the Polyak-Lojasiewicz condition, |grad F|^2 >= 2 mu (F - F*); public, as theta.
+      c4: above 0, below 2. A stage is proved to halve the gap up to 1/4 where the momentum is 0;
+        the paper says up to 2, which is false.
+      momentum: rho, on for t0 = ``on_fraction`` T0 steps.
+      clip_norm: L; it and the others are as in ``dpagem``.
+
+    Reference: Zhang et al. (2021), theorem 3.2, whose bound on eta0 prints max for min.
+
+    >>> sizes = {"data_size": 1_000, "dimension": 10, "theta": 1.0, "mu": 0.1}
+    >>> schedule = paper_stages(objectives.logistic_l2(0.1), PrivacyBudget(1.0, 1e-4), **sizes,
+    ...     momentum=0.0, on_fraction=0.0)
+    >>> schedule["first_steps"], schedule["stages"], round(schedule["step_size"], 3)
+    (80, 11, 1.0)
+    """
+    problem = base.check_problem(objective, budget, data_size, dimension, "pld")
+    clip, _ = base.clip_norms(objective, clip_norm, 1.0)
+    beta = base.required("smoothness", objective.smoothness, None, objective)
+    theta, mu = _validate.positive("theta", theta), _validate.positive("mu", mu)
+    if mu > beta * (1 + 1e-6):
+        raise ValueError(f"mu must be at most the objective's smoothness {beta:g}, got {mu:g}.")
+    if not 0 < c4 < 2:
+        raise ValueError(f"c4 must be above 0 and below 2, got {c4!r}.")
+    gain = 1 / (2 * (1 - _validate.decay("momentum", momentum)))
+    share = _validate.closed_unit("on_fraction", on_fraction)
+    most = min(theta * (1 - momentum) ** 2 / (2 * beta), 1.0)
+    needed = 1 / (c4 * theta * mu)
+    first = math.ceil(needed / (most * (1 - share + share * gain)))
+    # Rounded so that eta0, which makes the equation exact, is not above its bound.
+    on = math.ceil(share * first) if gain > 1 else math.floor(share * first)
+    signal = (problem.data_size * budget.epsilon * theta) ** 2 * mu
+    noise = problem.dimension * clip**2 * math.log(1 / budget.delta)
+    return {
+        "step_size": needed / (first - on + on * gain),
+        "first_steps": first,
+        "first_on_steps": on,
+        "stages": max(1, math.ceil(math.log2(signal / noise))),
+        "momentum": momentum,
+    }
+
+
 def _stages(
     schedule: str,
     steps: int | None,
@@ -213,7 +278,10 @@ def _stages(
     stage_steps: tuple[int, ...] | None,
 ) -> tuple[int, StageSteps]:
     """Returns T, and the length of the first stage or of each."""
-    steps = _validate.optional_count("steps", steps)
+    steps, stages = (
+        _validate.optional_count(name, value)
+        for name, value in (("steps", steps), ("stages", stages))
+    )
     given = _given(first_steps=first_steps, stages=stages, stage_steps=stage_steps)
     if schedule != "stagewise":
         if given:
@@ -223,7 +291,16 @@ def _stages(
             )
         steps = base.STEPS if steps is None else steps
         return steps, steps
-    if stage_steps is not None:
+    if first_steps is None and stage_steps is None:
+        return _fitted(base.STEPS if steps is None else steps, stages)
+    if stage_steps is None:
+        lengths = _validate.positive_int("first_steps", first_steps)
+        if stages is None:
+            # The most whole stages within T, so that an error names the T below.
+            fitting = _STAGES if steps is None else (steps // lengths + 1).bit_length() - 1
+            stages = max(fitting, 1)
+        total = lengths * (2**stages - 1)
+    else:
         if len(given) > 1:
             raise ValueError(f"give the stages once: of {_listed(given)} keep stage_steps alone.")
         if not isinstance(stage_steps, tuple | list):
@@ -231,44 +308,25 @@ def _stages(
         lengths = tuple(stage_steps)
         transforms.check_stages(lengths, "stage_steps")
         total = sum(lengths)
-        if steps not in (None, total):
-            raise ValueError(
-                f"stage_steps={lengths} add up to {total}, not to steps={steps}: take steps={total}"
-                f" or leave it out, or give stages that add up to {steps}."
-            )
-        return total, lengths
-    stages = _validate.optional_count("stages", stages)
-    if first_steps is not None:
-        return _doubled(steps, _validate.positive_int("first_steps", first_steps), stages)
-    # Neither the first stage nor all are given: T is, and the stages are made to fit.
-    steps = base.STEPS if steps is None else steps
+    if steps not in (None, total):
+        raise ValueError(
+            f"the stages of {_listed(given)} add up to {total}, not to steps={steps}: take "
+            f"steps={total} or leave it out, or give other stages."
+        )
+    return total, lengths
+
+
+def _fitted(steps: int, stages: int | None) -> tuple[int, StageSteps]:
+    """Returns T, and the length of the first of the stages that are made to fit."""
     # K stages of 1, 2, 4, ... steps have 2^K - 1 steps; the last may be cut short.
     most = steps.bit_length()
-    if stages is None:
-        stages = min(_STAGES, most)
+    stages = min(_STAGES, most) if stages is None else stages
     if stages > most:
         raise ValueError(
             f"stages={stages} do not fit in steps={steps}, even if the first lasts 1 step: take "
             f"stages={most} at most, or steps={2 ** (stages - 1)} at least."
         )
     return steps, -(-steps // (2**stages - 1))
-
-
-def _doubled(steps: int | None, first: int, stages: int | None) -> tuple[int, StageSteps]:
-    if stages is None and steps is not None:
-        # The most whole stages within T, so that an error names the T below.
-        stages = max((steps // first + 1).bit_length() - 1, 1)
-    stages = _STAGES if stages is None else stages
-    total = first * (2**stages - 1)
-    if steps in (None, total):
-        return total, first
-    fits = [f"steps={total} ({stages} stages)"]
-    if steps is not None and steps > total:
-        fits.append(f"steps={first * (2 ** (stages + 1) - 1)} ({stages + 1} stages)")
-    raise ValueError(
-        f"{stages} stages of first_steps={first} doubled add up to {total}, not to steps={steps}: "
-        f"take {' or '.join(fits)}, or leave first_steps out."
-    )
 
 
 def _on_steps(

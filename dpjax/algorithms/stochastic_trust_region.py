@@ -7,16 +7,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from dpjax import _validate, objectives, oracles
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, round_up
-from dpjax.algorithms import base, trust_region
+from dpjax.algorithms import base, schedules, trust_region
 from dpjax.algorithms.trust_region import Queries, TrustRegionInfo, TrustRegionState
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 
 STEPS = 40
-SAMPLINGS = ("poisson", "without_replacement")
 
 
 @pytree_dataclass
@@ -30,7 +30,7 @@ class StochasticTrustRegion(base.Algorithm):
     stages: tuple[Queries, ...]
     radius: Array | float
     radius_decay: Array | float
-    damping: Array | tuple[float, ...]
+    damping: Array | tuple[Any, ...]
     stop_below: Array | float
     stopping: bool = static()
     subproblem: Solver = static()
@@ -54,7 +54,7 @@ class StochasticTrustRegion(base.Algorithm):
         # Algorithm 2, with damping and a radius that shrinks.
         stage, damping = self._stage(state.iteration)
         answer = self._ask(state.params, ask, stage)
-        radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
+        radius = schedules.radius_at(self, state.iteration, answer.hessian.dtype)
         return trust_region.take_step(self, state, answer, radius, damping.astype(radius.dtype))
 
     def done(self, state: TrustRegionState) -> Array:
@@ -69,7 +69,8 @@ class StochasticTrustRegion(base.Algorithm):
         stages = len(self.stages)
         stage = jnp.minimum(iteration * stages // self.steps, stages - 1)
         # Each stage has noise of its own size, and so its own damping.
-        return stage, jnp.stack([jnp.asarray(d) for d in self.damping])[stage]
+        damping = jnp.stack([jnp.asarray(d) for d in self.damping])[stage]
+        return stage, schedules.at_step(damping, iteration)
 
     def _ask(self, params: Params, ask: base.Ask, stage: Array) -> oracles.SecondOrderAnswer:
         if len(self.stages) == 1:
@@ -107,9 +108,9 @@ def dp_stochastic_trust_region(
     dimension: int,
     batch_size: int | Sequence[int] | None = None,
     steps: int = STEPS,
-    radius: float | None = None,
+    radius: optax.ScalarOrSchedule | None = None,
     final_radius: float | None = None,
-    damping: float = 0.5,
+    damping: optax.ScalarOrSchedule = 0.5,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
     sampling: str = "poisson",
@@ -130,8 +131,6 @@ def dp_stochastic_trust_region(
       batch_size: by default n / 7. A sequence is a schedule, such as 2 %, 6 % and 20 % of n: the
         steps are split evenly, and all share one noise multiplier, so that noise falls as batches
         grow.
-      sampling: ``"poisson"`` or ``"without_replacement"`` (uniformly random subsets; replace-one
-        only, and 2.0 to 2.2 times the noise).
       release: ``"joint"``, or ``"separate"`` as in the paper: the gradient of one batch and the
         Hessian of another, drawn independently, are two releases.
       hessian_batch_size: |T| of separate releases; by default ``batch_size``, which is |S|.
@@ -158,30 +157,25 @@ def dp_stochastic_trust_region(
     n = problem.data_size
     batches = _batches(batch_size, n, steps)
     hessian_batch = _hessian_batch(release, hessian_batch_size, batches, n)
-    radii = trust_region.check_radii(objective, radius, final_radius)
-    damping = _validate.non_negative("damping", damping)
-    poisson = _validate.choice("sampling", sampling, SAMPLINGS) == "poisson"
-    if max_batch_size is not None and not poisson:
-        raise ValueError("max_batch_size is for Poisson batches; a fixed size never overflows.")
+    radii = schedules.check_radii(problem, radius, final_radius, steps)
+    kappa = schedules.scheduled("damping", damping, problem, steps, _validate.non_negative)
 
     def draw(size: int) -> Any:
         # As if every stage drew in all steps: the maximum batch size is slightly larger.
-        if poisson:
-            return oracles.poisson_sampler(size, n, budget, steps, max_batch_size)
-        return oracles.without_replacement_sampler(size, n)
+        return oracles.batch_sampler(size, n, budget, steps, max_batch_size, sampling)
 
     clips = (clip_norm, hessian_clip_norm)
     if hessian_batch is None:
         queries_of = _joint_queries(problem, draw, batches, clips)
     else:
-        sizes, typical = (*batches, hessian_batch), math.sqrt(math.prod(radii))
+        sizes, typical = (*batches, hessian_batch), schedules.typical_radius(radii)
         queries_of = _separate_queries(problem, draw, sizes, clips, typical)
     scale = calibrate(lambda scale: _event(queries_of(scale), steps), budget, accountant)
     stages = queries_of(scale)
-    scales = [damping * trust_region.spectral_scale(queries[-1]) for queries in stages]
+    scales = [kappa * trust_region.spectral_scale(queries[-1]) for queries in stages]
     algorithm = StochasticTrustRegion(
         stages=stages,
-        **trust_region.shrinking(radii, steps),
+        **schedules.shrinking(radii, steps),
         damping=tuple(map(base.to_leaf, scales)),
         stop_below=trust_region.stopping_level(objective, stopping_alpha),
         stopping=stopping_alpha is not None,

@@ -12,7 +12,7 @@ from dpjax import _validate, objectives
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import PrivacyBudget
-from dpjax.algorithms import base, trust_region
+from dpjax.algorithms import base, schedules, trust_region
 from dpjax.algorithms.trust_region import TrustRegionInfo
 from dpjax.oracles import SubspaceQuery
 
@@ -75,8 +75,9 @@ class SubspaceTrustRegion(base.SingleQueryAlgorithm):
         sketch = self.sketch(state.iteration, flat.dtype)
         answer = ask(self.query, state.params, sketch=sketch)
         gradient, hessian = self._regularize(answer.gradient, answer.hessian, flat, unravel, sketch)
-        radius = self.radius * self.radius_decay ** state.iteration.astype(hessian.dtype)
-        move, info = trust_region.minimize_model(gradient, hessian, self.damping, radius)
+        radius = schedules.radius_at(self, state.iteration, hessian.dtype)
+        damping = schedules.at_step(self.damping, state.iteration)
+        move, info = trust_region.minimize_model(gradient, hessian, damping, radius)
         moved = unravel(flat + jnp.matmul(move, sketch, precision="highest"))
         return SubspaceState(optax.tree.cast_like(moved, state.params), state.iteration + 1), info
 
@@ -102,9 +103,9 @@ def dp_subspace_trust_region(
     subspace_dimension: int | None = None,
     batch_size: int | None = None,
     steps: int = STEPS,
-    radius: float | None = None,
+    radius: optax.ScalarOrSchedule | None = None,
     final_radius: float | None = None,
-    damping: float = 0.5,
+    damping: optax.ScalarOrSchedule = 0.5,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
     max_batch_size: int | None = None,
@@ -145,7 +146,7 @@ def dp_subspace_trust_region(
             f"subspace_dimension must be at most dimension={dimension}, got {k}; lower it."
         )
     steps = _validate.int32_count("steps", steps)
-    radii = trust_region.check_radii(objective, radius, final_radius)
+    radii = schedules.check_radii(problem, radius, final_radius, steps)
     # Rows only get shorter in a subspace: the weight that is free for |x| <= 1 stays so.
     clip, weight, _ = trust_region.joint_weights(objective, clip_norm, hessian_clip_norm)
     weights = {"gradient_weight": clip, "hessian_weight": weight}
@@ -153,14 +154,14 @@ def dp_subspace_trust_region(
     # Answers have k and k^2 numbers, whatever p is.
     small = problem._replace(dimension=k)
     query = base.calibrated_query(small, SubspaceQuery, steps, batch, max_batch_size, **weights)
-    damping = _validate.non_negative("damping", damping) * trust_region.spectral_scale(query)
+    kappa = schedules.scheduled("damping", damping, problem, steps, _validate.non_negative)
     seed = subspace_seed
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64:
         raise ValueError(f"subspace_seed must be an integer from 0 to 2^64 - 1, got {seed!r}.")
     return SubspaceTrustRegion(
         query=query,
-        **trust_region.shrinking(radii, steps),
-        damping=base.to_leaf(damping),
+        **schedules.shrinking(radii, steps),
+        damping=base.to_leaf(kappa * trust_region.spectral_scale(query)),
         # Two leaves, as without x64 JAX has no integer of 64 bits.
         seed_high=np.uint32(seed >> 32),
         seed_low=np.uint32(seed & 0xFFFF_FFFF),

@@ -256,7 +256,7 @@ def _configured(
     anchor = problem.part(oracles.AnchorQuery, whole, settings.anchor_share, clip_norm=clip)
     batch, most = settings.batch_size or n, settings.max_batch_size
     difference = oracles.DifferenceQuery(
-        setting=problem.setting.drawn_by(oracles.poisson_sampler(batch, n, budget, steps, most)),
+        setting=problem.setting.drawn_by(oracles.batch_sampler(batch, n, budget, steps, most)),
         noise_multiplier=1.0,
         clip_norm=clip,
         smoothness=settings.smoothness,

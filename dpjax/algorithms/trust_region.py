@@ -12,17 +12,15 @@ from dpjax import _validate, objectives
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier, round_up
-from dpjax.algorithms import base, certificate
+from dpjax.algorithms import base, certificate, schedules
 from dpjax.algorithms.certificate import Certificate, ErrorBars, NoiseBounds
 from dpjax.algorithms.filtering import FilteredModel, filtered, unfiltered
 from dpjax.algorithms.gradient_descent import noise_bounds
 from dpjax.linalg import symmetric_top_eigenvalue_quantile, trust_region_step
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
-from dpjax.objectives.linear import Region
 from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
 
 RELEASES = ("joint", "separate")
-_FINAL_RADIUS = 0.5
 # Of the first step where answers are filtered: measured, larger ones lose more than they gain.
 _FILTERED_RADIUS = 8.0
 CERTIFICATES = ("last_query", "output")
@@ -173,24 +171,27 @@ class TrustRegion(base.Algorithm):
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
         # Algorithm 1, with damping, a radius that shrinks, and a filter over the answers.
         answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
-        radius = self.radius * self.radius_decay ** state.iteration.astype(answer.hessian.dtype)
+        radius = schedules.radius_at(self, state.iteration, answer.hessian.dtype)
         if (model := state.model) is not None:
             here, before = (ravel_pytree(w)[0] for w in (state.params, state.query_point))
             move = at_least_float32(here) - at_least_float32(before)
             model = filtered(model, state.iteration, move, answer, self.stddevs)
-        return take_step(self, state, answer, radius, self._damping(model), model)
+        damping = self._damping(model, state.iteration)
+        return take_step(self, state, answer, radius, damping, model)
 
-    def _damping(self, model: FilteredModel | None) -> Array | float:
+    def _damping(self, model: FilteredModel | None, iteration: Array) -> Array | float:
+        damping = schedules.at_step(self.damping, iteration)
         if model is None:
-            return self.damping
+            return damping
         # Of an average of Hessians there is less noise to pass for negative curvature.
-        return self.damping * jnp.sqrt(model.hessian_variance) / self.stddevs[1]
+        return damping * jnp.sqrt(model.hessian_variance) / self.stddevs[1]
 
     def done(self, state: TrustRegionState) -> Array:
         # Step 7: Lagrange multiplier + damping at most sqrt(alpha rho).
         if not self.stopping:
             return jnp.asarray(False)
-        return state.multiplier + self._damping(state.model) <= self.stop_below
+        damping = self._damping(state.model, state.iteration - 1)  # that of the last step
+        return state.multiplier + damping <= self.stop_below
 
     def certify(
         self, key: Array, state: TrustRegionState, ask: base.Ask, bounded_rows: bool
@@ -227,9 +228,9 @@ def dp_trust_region(
     data_size: int,
     dimension: int,
     steps: int | None = None,
-    radius: float | None = None,
+    radius: optax.ScalarOrSchedule | None = None,
     final_radius: float | None = None,
-    damping: float | None = None,
+    damping: optax.ScalarOrSchedule | None = None,
     clip_norm: float | None = None,
     hessian_clip_norm: float | None = None,
     release: str = "joint",
@@ -280,27 +281,27 @@ def dp_trust_region(
     """
     problem = base.check_problem(objective, budget, data_size, dimension, accountant)
     base.check_smooth(objective, "DP-TR")
-    region = region_of(objective)
+    region = schedules.region_of(objective)
     steps = _validate.int32_count("steps", region.steps if steps is None else steps)
     subproblem = check_solver("subproblem", subproblem)
     if certify is not None:
         _validate.choice("certify", certify, CERTIFICATES)
     if _validate.flag("filtering", filtering) and radius is None:
         radius = min(region.radius, _FILTERED_RADIUS)
-    radii = check_radii(objective, radius, final_radius)
+    radii = schedules.check_radii(problem, radius, final_radius, steps)
     _validate.choice("release", release, RELEASES)
     clips = (clip_norm, hessian_clip_norm)
-    typical = math.sqrt(math.prod(radii))  # length of a step, to split the noise by
+    typical = schedules.typical_radius(radii)
     queries, unclipped = _queries(problem, steps + (certify == "output"), release, clips, typical)
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
     picked = stopping_alpha is not None and certify == "last_query"
     damping = region.damping if damping is None else damping
-    damping = _validate.non_negative("damping", damping) * spectral_scale(queries[-1])
+    kappa = schedules.scheduled("damping", damping, problem, steps, _validate.non_negative)
     algorithm = TrustRegion(
         queries=queries,
-        **shrinking(radii, steps),
-        damping=base.to_leaf(damping),
+        **schedules.shrinking(radii, steps),
+        damping=base.to_leaf(kappa * spectral_scale(queries[-1])),
         stop_below=stopping_level(objective, stopping_alpha),
         bounds=_noise_bounds(queries, dimension, beta / steps if picked else beta),
         beta=beta,
@@ -364,36 +365,6 @@ def paper_schedule(
     sizes = (log * (of_gradient / alpha) ** 2, log * of_hessian**2 / (alpha * rho))
     batches = zip(("batch_size", "hessian_batch_size"), map(math.ceil, sizes), strict=True)
     return schedule | dict(batches, release="separate")
-
-
-def region_of(objective: objectives.Objective) -> Region:
-    """Returns the default steps, radius and damping of a trust-region method."""
-    return Region() if objective.averaged is None else objective.averaged.region
-
-
-def check_radii(
-    objective: objectives.Objective, radius: float | None, final_radius: float | None
-) -> tuple[float, float]:
-    """Returns the radii of the first and the last iteration, or raises for ones that grow."""
-    radius = region_of(objective).radius if radius is None else radius
-    first = base.positive_leaf("radius", radius)
-    if final_radius is None:
-        return first, min(first, _FINAL_RADIUS)
-    last = base.positive_leaf("final_radius", final_radius)
-    if last > first:
-        raise ValueError(
-            f"final_radius must be at most radius={radius:g}, got {final_radius:g}: the radius "
-            "shrinks as the steps go on. Lower it, or leave it out."
-        )
-    return first, last
-
-
-def shrinking(radii: tuple[float, float], steps: int) -> dict[str, float]:
-    """Returns the radius and the factor that takes it to the final one in ``steps`` iterations."""
-    # T iterations have T - 1 steps between them; a single one has the first radius.
-    first, last = radii
-    decay = base.to_leaf((last / first) ** (1 / max(steps - 1, 1)))
-    return {"radius": first, "radius_decay": decay}
 
 
 def _queries(

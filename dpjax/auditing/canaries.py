@@ -30,20 +30,20 @@ class NeighbouringPair(NamedTuple):
     relation: Relation
 
 
-def records(relation: Relation = "zero_out", null: int = 1) -> NeighbouringPair:
+def records(relation: Relation = "zero_out", null: int = 1, rest: float = 0.0) -> NeighbouringPair:
     """Returns a pair of data sets with one feature, which scales a record's loss.
 
     The canary 1 becomes the null record 0 under ``"zero_out"``, -1 under ``"replace_one"``, whose
     derivatives are opposite, and is absent under ``"add_or_remove_one"``. ``null`` is the number of
-    null records beside it.
+    records beside it, null ones unless ``rest``, their feature, says otherwise.
 
     >>> records("replace_one").without.ravel().tolist()
     [-1.0, 0.0]
     """
-    rest = jnp.zeros((null, 1))
+    others = jnp.full((null, 1), rest)
     first = {"zero_out": [[0.0]], "replace_one": [[-1.0]], "add_or_remove_one": []}[relation]
-    without = jnp.concatenate([jnp.asarray(first).reshape(-1, 1), rest])
-    return NeighbouringPair(without, jnp.concatenate([jnp.ones((1, 1)), rest]), relation)
+    without = jnp.concatenate([jnp.asarray(first).reshape(-1, 1), others])
+    return NeighbouringPair(without, jnp.concatenate([jnp.ones((1, 1)), others]), relation)
 
 
 def labelled(relation: Relation = "zero_out", null: int = 1) -> NeighbouringPair:

@@ -259,9 +259,12 @@ def training(
     """
     _same_relation(algorithm.relation, pair)
     # A single pass reads by position, so that the null records must keep their places.
-    samplers = filter(_is_sampler, jax.tree.leaves(algorithm, is_leaf=_is_sampler))
+    samplers = [*filter(_is_sampler, jax.tree.leaves(algorithm, is_leaf=_is_sampler))]
     by_position = any(sampler.by_position for sampler in samplers)
     examples_of_pair = pair[:2] if by_position else canaries.without_nulls(pair)
+    # Of records that are all alike, those of a draw with the canary, or with the one in its place.
+    rows_of_draw = slice(samplers[0].subset_size)
+    examples_of_pair = jax.tree.map(lambda rows: rows[rows_of_draw], examples_of_pair)
 
     def run(key: Array, examples: PyTree) -> SegmentScores:
         order = derive(key, "audited order", 0)

@@ -96,6 +96,7 @@ _POWERS: dict[tuple[Any, ...], str] = {
     (100_000, 0.92, 20_000, 0.80): "prgd",
     (100_000, 0.85, 20_000, 0.75): "dp-gd-selected",
     (400_000, 0.90, 100_000, 0.70): "book-keeping",
+    (400_000, 0.80, 20_000, 0.70): "dpagem-subsets",
     (200_000, 0.75, 20_000, 0.65): "spider-tree",
 }
 _POWER_OF = {name: power for power, names in _POWERS.items() for name in names.split()}

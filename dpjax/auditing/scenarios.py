@@ -48,6 +48,9 @@ def full_run(entry: Entry, scenario: Scenario | None = None) -> Game:
     pair = pair_of(scenario.relation, scenario.data_size - 1)
     if loss.model is not None:  # which predicts a label
         pair = canaries.nulled()
+    if scenario.settings.get("sampling") == "without_replacement":
+        # Where all others are as the record that it replaces, a subset hides the canary least.
+        pair = canaries.records(scenario.relation, scenario.data_size - 1, rest=-1.0)
     if scenario.max_records > 1:
         pair = canaries.persons(pair, scenario.max_records)
     return games.training(algorithm, pair)
@@ -77,6 +80,7 @@ _ONE_STEP: dict[str, Any] = {"batch_size": 1, "steps": 1, "clip_norm": 1.0}
 _SGD_STEP = Scenario(
     loss="dirac", settings=_ONE_STEP | {"step_size": 1.0}, data_size=10, dimension=3, epsilon=8.0
 )
+_SUBSETS = {"sampling": "without_replacement"}
 VARIANTS: dict[str, tuple[Entry, Scenario]] = {
     "dp-gd-replace-one": _again("dp-gd", relation="replace_one"),
     "dp-gd-accuracy": _ending_with(with_accuracy, epsilon=3.0),
@@ -102,6 +106,11 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
             dimension=3,
             epsilon=8.0,
         ),
+    ),
+    # One index a step, as in the paper; and subsets of half of the records.
+    "prgd-index": _again("prgd", relation="replace_one", settings=_SUBSETS | {"batch_size": 1}),
+    "dpagem-subsets": _again(
+        "dpagem", relation="replace_one", loss="winding", settings=_SUBSETS, dimension=2
     ),
     "spider-tree": _again(
         "spider", settings={"noise": "tree", "steps": 16, "candidates": 0}, data_size=100

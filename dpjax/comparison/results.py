@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpjax import _durable, plotting
+from dpjax import _durable, _validate, plotting
 from dpjax.plotting import BLACK, BLUE, BROWN, GREEN, GREY, ORANGE, PINK, PURPLE, SKY, YELLOW
 
 _COLORS = (BLUE, ORANGE, GREEN, PINK, SKY, YELLOW, PURPLE, GREY, BLACK, BROWN)
@@ -118,6 +118,35 @@ class Results:
             for metric in self.exact_metrics
         ]  # fmt: skip
 
+    def to_pandas(self) -> Any:
+        """Returns the rows as a ``pandas.DataFrame``, a column for each field of ``Row``.
+
+        Raises:
+          ImportError: without pandas, which is optional.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError(_validate.install("to_pandas()", "pandas") + ".") from None
+        return pandas.DataFrame(self.rows, columns=list(Row._fields))
+
+    def to_latex(self) -> str:
+        """Returns a LaTeX table for each exact metric, by algorithm and epsilon; NOT PRIVATE.
+
+        Cells are means with standard errors in brackets; LaTeX needs no package for them.
+        """
+        lines = []
+        for metric in self.exact_metrics:
+            caption = f"Exact {_words(metric)} on {self.rows[0].problem} (NOT PRIVATE)"
+            rows = [" & ".join(map(_escaped, cells)) for cells in _cells(self, metric)]
+            lines += [
+                r"\begin{table}", r"\centering", rf"\caption{{{_escaped(caption)}}}",
+                rf"\begin{{tabular}}{{l{'r' * len(self.epsilons)}}}",
+                rf"{rows[0]} \\ \hline", *(rf"{row} \\" for row in rows[1:]),
+                r"\end{tabular}", r"\end{table}", "",
+            ]  # fmt: skip
+        return "\n".join(lines)
+
     def write(self, path: str | os.PathLike) -> None:
         """Writes the table as CSV, all of it or nothing."""
         text = io.StringIO()
@@ -154,22 +183,34 @@ def page(results: Results, conventions: str) -> str:
     for metric in results.exact_metrics:
         ratio = metric.endswith("accuracy")
         lines += [f"{_words(metric).capitalize()}{'' if ratio else ', mean (standard error)'}:", ""]
-        lines += _table(results, metric, ratio)
+        heads, *rows = (f"| {' | '.join(cells)} |" for cells in _cells(results, metric))
+        lines += [heads, "|" + "---|" * (1 + len(results.epsilons)), *rows, ""]
     return "\n".join(lines) + "\n"
 
 
-def _table(results: Results, metric: str, ratio: bool) -> list[str]:
-    heads = ["", *(f"epsilon {epsilon:g}" for epsilon in results.epsilons)]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+def _cells(results: Results, metric: str) -> list[list[str]]:
+    """Returns a row of heads, and one for each algorithm."""
+    table = [["", *(f"epsilon {epsilon:g}" for epsilon in results.epsilons)]]
     for method in results.methods:
         cells = [method]
         for epsilon in results.epsilons:
             at = {"method": method, "epsilon": epsilon}
             mean, error = results.mean(metric, **at), results.error(metric, **at)
             spread = "" if np.isnan(error) else f" ({error:.2g})"
+            ratio = metric.endswith("accuracy")
             cells.append(f"{100 * mean:.1f} %" if ratio else f"{mean:.3g}{spread}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, ""]
+        table.append(cells)
+    return table
+
+
+_LATEX = str.maketrans(
+    {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {character: "\\" + character for character in "&%$#_{}"}
+)
+
+
+def _escaped(text: str) -> str:
+    return text.translate(_LATEX)
 
 
 def draw(results: Results, relation: str, path: str | os.PathLike) -> None:

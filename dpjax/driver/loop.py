@@ -24,10 +24,30 @@ class Carry(NamedTuple):
     history: Any
 
 
+@jax.custom_jvp
+def _refuse_derivatives(*leaves: Array) -> tuple[Array, ...]:
+    return leaves
+
+
+@_refuse_derivatives.defjvp
+def _refuse(*_: Any) -> Any:
+    raise ValueError(
+        "a private training has no derivative, in forward or reverse mode: its settings and start "
+        "are folded into its key, so that other ones draw other noise, and sums of records are "
+        "whole numbers on a grid. Compare trainings of several settings, or choose them by "
+        "dpjax.tune; objective(params, example) has derivatives."
+    )
+
+
 def bind_training(
     algorithm: Algorithm, examples: PyTree, key: Array, params: Params
 ) -> BoundAlgorithm:
-    """Returns the algorithm with its records, and with a key for this configuration alone."""
+    """Returns the algorithm with its records, and with a key for this configuration alone.
+
+    Raises:
+      ValueError: where a derivative is taken with respect to one of them.
+    """
+    _refuse_derivatives(*jax.tree.leaves((algorithm, examples, params)))
     of_configuration = configuration_key(key, algorithm, examples, params)
     return bind_with_key(algorithm, bind_records(algorithm, examples), of_configuration)
 

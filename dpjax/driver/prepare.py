@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from dpjax import _validate
@@ -143,7 +144,7 @@ def starting_point(algorithm: Algorithm, params: Params | None) -> Params:
             raise ValueError(
                 f"params must be floating, got {leaf.dtype}; convert by astype('float32')."
             )
-        if not isinstance(leaf, Tracer) and not jnp.isfinite(leaf).all():
+        if not isinstance(leaf, Tracer) and not np.isfinite(np.asarray(leaf)).all():
             raise ValueError(
                 "params must be finite; they are public, so this error reveals nothing about the "
                 "records."

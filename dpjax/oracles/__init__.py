@@ -25,10 +25,9 @@ from dpjax.oracles.records import bind, check_examples, check_query
 from dpjax.oracles.score import NewtonQuery, ScoreQuery, Scores, SelectionQuery
 from dpjax.oracles.setting import ClippedSums, Evaluations, Setting
 from dpjax.sampling.factories import (
+    batch_sampler,
     check_batch_size,
-    poisson_sampler,
     single_passes,
-    without_replacement_sampler,
 )
 
 __all__ = [
@@ -60,14 +59,13 @@ __all__ = [
     "Setting",
     "SubspaceQuery",
     "accumulate",
+    "batch_sampler",
     "bind",
     "check_batch_size",
     "check_examples",
     "check_query",
     "cond_under_vmap",
     "iterations_of",
-    "poisson_sampler",
     "single_passes",
-    "without_replacement_sampler",
     "zeros",
 ]

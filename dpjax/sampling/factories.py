@@ -14,6 +14,7 @@ from dpjax.sampling.samplers import FullBatch, Poisson, WithoutReplacement
 from dpjax.sampling.single_pass import SinglePass
 from dpjax.sampling.skips import largest_overflow, skip_error
 
+SAMPLINGS = ("poisson", "without_replacement")
 # So rare that no budget in use asks for less, and the shape of a batch depends on none.
 _RARE = 1e-20
 
@@ -122,24 +123,31 @@ def without_replacement(size: int, data_size: int) -> WithoutReplacement:
     return WithoutReplacement(int(size), n)
 
 
-def poisson_sampler(
+def batch_sampler(
     batch_size: int,
     data_size: int,
     budget: PrivacyBudget,
     count: int,
     max_batch_size: int | None = None,
-) -> Poisson | FullBatch:
-    """Returns the sampler of Poisson batches, or that of all records where a batch is n.
+    sampling: str = "poisson",
+) -> Poisson | WithoutReplacement | FullBatch:
+    """Returns the sampler of a factory's ``sampling``, or that of all records where a batch is n.
 
     A training of ``budget`` makes ``count`` draws; ``max_batch_size`` is as for ``poisson``.
 
     Raises:
-      ValueError: for a batch above n, or a max_batch_size that costs all of delta.
+      ValueError: for a batch above n, or a max_batch_size that costs all of delta; for subsets with
+        a max_batch_size, or under a relation in which they have no accounting.
 
-    >>> budget = PrivacyBudget(1.0, 1e-6)
-    >>> poisson_sampler(100, 100, budget, 1)
+    >>> budget = PrivacyBudget(1.0, 1e-6, "replace_one")
+    >>> batch_sampler(100, 100, budget, 1)
     FullBatch(data_size=100)
+    >>> batch_sampler(1, 100, budget, 50, sampling="without_replacement")
+    WithoutReplacement(size=1, data_size=100)
     """
+    is_poisson = _validate.choice("sampling", sampling, SAMPLINGS) == "poisson"
+    if max_batch_size is not None and not is_poisson:
+        raise ValueError("max_batch_size is for Poisson batches; a fixed size never overflows.")
     # Every step then reads every record, and there is no sampling to account for.
     if check_batch_size(batch_size, data_size) == data_size:
         if max_batch_size is not None:
@@ -148,21 +156,12 @@ def poisson_sampler(
                 f"batch_size={batch_size} uses all records; leave max_batch_size out."
             )
         return FullBatch(data_size)
-    return poisson(batch_size, data_size, budget=budget, count=count, max_batch_size=max_batch_size)
-
-
-def without_replacement_sampler(batch_size: int, data_size: int) -> WithoutReplacement | FullBatch:
-    """Returns the sampler of uniformly random subsets, or that of all records where a batch is n.
-
-    Raises:
-      ValueError: for a batch above n.
-
-    >>> without_replacement_sampler(10, 100).probability
-    0.1
-    """
-    if check_batch_size(batch_size, data_size) == data_size:
-        return FullBatch(data_size)
-    return without_replacement(batch_size, data_size)
+    if is_poisson:
+        more = {"budget": budget, "count": count, "max_batch_size": max_batch_size}
+        return poisson(batch_size, data_size, **more)
+    subsets = without_replacement(batch_size, data_size)
+    subsets.sum_scale(1.0, budget.relation)  # raises where the draw has no accounting
+    return subsets
 
 
 def single_passes(data_size: int, holdout: int) -> tuple[SinglePass, SinglePass | None]:

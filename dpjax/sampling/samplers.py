@@ -50,6 +50,8 @@ class Sampler:
     by_position: ClassVar[bool] = False
     """Whether a question reads the places of an order that it is told, each at most once."""
 
+    subset_size: int | None = None
+    """The number of records of every draw, if it is less than all and always the same."""
     expected: Any
     """The public divisor of sums: the expected number of records of a draw, never the drawn."""
     max_batch_size: Any
@@ -324,7 +326,7 @@ class WithoutReplacement(Sampler):
       data_size: the declared public n.
 
     Privacy: under ``replace_one`` only; elsewhere a record that leaves makes another one enter.
-      Needs 2.0 to 2.2 times the noise of Poisson batches under ``zero_out``. What 64 bits miss of
+      Needs 2.0 to 2.3 times the noise of Poisson batches under ``zero_out``. What 64 bits miss of
       the uniform distribution is ``overflow``, charged to delta.
     """
 
@@ -343,6 +345,10 @@ class WithoutReplacement(Sampler):
         return self.size
 
     @property
+    def subset_size(self) -> int:
+        return self.size
+
+    @property
     def probability(self) -> float:
         """That of a record to be drawn."""
         return self.size / self.data_size
@@ -352,6 +358,9 @@ class WithoutReplacement(Sampler):
         """Bound on the total variation between one draw and a uniform subset; on the host."""
         trials, failure = skips.distinct_trials(self._fewer, self.data_size)
         return failure + skips.uniform_error(trials, self.data_size)
+
+    # Where the records beside the canary are as the one that it takes the place of.
+    log_mixture = Poisson.log_mixture
 
     @property
     def _fewer(self) -> int:

@@ -4,6 +4,8 @@ import csv
 import dataclasses
 import functools
 import json
+import math
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 import dpjax
 from dpjax.cli import main
 from dpjax.comparison import Comparison, runner
+from dpjax.comparison.results import Results, Row
 
 # Options, and words of the message.
 BAD = {
@@ -139,3 +142,38 @@ def test_records_in_units_are_refused():
     grouped = dataclasses.replace(records(), present=np.ones((100, 2), bool), unit="person")
     with pytest.raises(ValueError, match="load the table without a unit"):
         compared(grouped)
+
+
+def made_up():
+    cells = (("dp-gd", 0), ("a & b_1", 1))
+    return Results(
+        Row("compare", "50 % of_rows", 9, 2, method, "", epsilon, seed, math.nan, metric, value)
+        for method, more in cells
+        for epsilon in (0.5, 1.0)
+        for seed in range(2)
+        for metric, value in (("exact_gap", more + seed / 2), ("exact_accuracy", 0.75))
+    )
+
+
+def test_results_as_latex():
+    gaps, accuracies, rest = made_up().to_latex().split("\\end{table}\n")
+    assert not rest and r"Exact accuracy on 50 \% of\_rows (NOT PRIVATE)" in accuracies
+    assert gaps.splitlines()[4:7] == [
+        r" & epsilon 0.5 & epsilon 1 \\ \hline",
+        r"dp-gd & 0.25 (0.25) & 0.25 (0.25) \\",
+        r"a \& b\_1 & 1.25 (0.25) & 1.25 (0.25) \\",
+    ]
+    assert r"dp-gd & 75.0 \% & 75.0 \% \\" in accuracies
+
+
+def test_results_as_a_data_frame(monkeypatch):
+    pandas = pytest.importorskip("pandas")
+    results = made_up()
+    frame = results.to_pandas()
+    assert list(frame.columns) == list(Row._fields) and len(frame) == len(results.rows)
+    means = frame[frame.metric == "exact_gap"].groupby("method").value.mean()
+    assert means["dp-gd"] == results.mean("exact_gap", method="dp-gd") == 0.25
+    assert frame.step.isna().all() and frame.dtypes["value"] == "float64"
+    monkeypatch.setitem(sys.modules, pandas.__name__, None)
+    with pytest.raises(ImportError, match=r"to_pandas.* needs pandas: python -m pip install"):
+        results.to_pandas()

@@ -404,10 +404,10 @@ def follows_ball_coordinate(draws, radius, dimension):
 
 
 @functools.cache
-def null_runs(name):
+def null_runs(name, budget=BUDGET, **more):
     """Trainings on null records alone, without regularizer: the algorithm, and what it returns."""
     silent = dpjax.objectives.OBJECTIVES[EXAMPLES[name].objective](0.0)
-    algorithm = build(name, objective=silent)
+    algorithm = build(name, budget, objective=silent, **more)
     null = (np.zeros((N, P), np.float32), np.ones(N, np.float32))
     keys = jax.random.split(jax.random.key(11), RUNS)
     return algorithm, solve_all(name)(all_runs([algorithm] * 3), keys, null, jnp.zeros(P))
@@ -478,6 +478,21 @@ def test_the_noise_added_is_the_noise_accounted(name):
     correlation = np.corrcoef(norms, rowvar=False)[np.triu_indices(STEPS, 1)]
     bound = stats.norm.isf(LEVEL / correlation.size) / np.sqrt(RUNS) * 1.3
     assert np.abs(correlation).max() < bound < 1
+
+
+@pytest.mark.parametrize("name", mostly_ci(["dpagem", "prgd"], ["prgd"]))
+def test_the_noise_on_uniform_subsets_is_the_noise_accounted(name):
+    """As above; under ``replace_one`` a ball is as large as two records are apart."""
+    budget = dataclasses.replace(BUDGET, relation="replace_one")
+    algorithm, batch = null_runs(name, budget, sampling="without_replacement", batch_size=4)
+    (release,) = algorithm.event.releases
+    assert release.sampling == "without_replacement" and release.sampling_probability == 4 / N
+    norms, size = np.asarray(noisy_norms(batch))[:, :STEPS], release.noise_multiplier / 4
+    follows = follows_gaussian
+    if release.mechanism == "ball":
+        follows, size = follows_ball, 2 * size * np.sqrt(P + 2)
+    assert follows(norms, size, P)
+    assert not follows(0.95 * norms, size, P) and not follows(norms / 0.95, size, P)
 
 
 def draws_of(answer):

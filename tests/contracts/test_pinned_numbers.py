@@ -48,6 +48,8 @@ VARIANTS = {
     "dp-gd, batches": ("dp-gd", {"batch_size": N // 2}),
     "dp-gd, random iterate": ("dp-gd", {"output": "random", "certify": None}),
     "dp-str, fixed size": ("dp-str", {"sampling": "without_replacement"}),
+    "dpagem, fixed size": ("dpagem", {"sampling": "without_replacement"}),
+    "prgd, one index": ("prgd", {"sampling": "without_replacement", "batch_size": 1}),
     "dp-str, separate": ("dp-str", {"release": "separate", "hessian_batch_size": N // 4}),
     "spider, tree": ("spider", {"noise": "tree"}),
     "spider, independent": ("spider", {"noise": "independent"}),

@@ -326,6 +326,25 @@ def test_c50_a_change_is_refused_by_its_name(change, field, places, crash):
     assert_same_bits(run(key=None, **places), uninterrupted("dp-gd"))
 
 
+def test_c50_a_schedule_counts_by_all_of_its_values(tmp_path, crash):
+    """A radius for each step: the same one goes on, one that differs in the last is refused."""
+    radii = np.float32([4, 2, 1, 1, 1, 1])
+
+    def of(last):
+        values = jnp.append(radii[:-1], last)
+        return run("dp-tr", checkpoint=tmp_path / "checkpoint", radius=lambda step: values[step])
+
+    crash(4)
+    with pytest.raises(Crash):
+        of(1.0)
+    crash(None)
+    with pytest.raises(ResumeMismatch, match=r"^radius was float32\(6,\) #.*, and is .* now"):
+        of(0.5)
+    resumed = of(1.0)
+    assert_same_bits(resumed, run("dp-tr", radius=lambda step: jnp.asarray(radii)[step]))
+    np.testing.assert_array_equal(resumed.history.radius[:STEPS], radii)
+
+
 @pytest.mark.parametrize("field", list(fingerprint.environment()))
 def test_c50_another_environment_is_refused(field, places, crash, monkeypatch):
     crashed(places, crash)

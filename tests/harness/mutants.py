@@ -19,7 +19,14 @@ import pytest
 
 from dpjax import _program, datasets, derivatives, sampling
 from dpjax._wide import Expansion, float64, zeros
-from dpjax.accounting import PoissonRelease, best_of, filters, hash_chain
+from dpjax.accounting import (
+    PoissonRelease,
+    SubsetRelease,
+    best_of,
+    filters,
+    hash_chain,
+    losses,
+)
 from dpjax.algorithms import mirror_descent, spider_theory, stochastic_trust_region
 from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
@@ -867,6 +874,14 @@ def _(patch):
 @mutant("subsets booked as Poisson")
 def _(patch):
     patch.setattr(samplers.WithoutReplacement, "sampling", PoissonRelease.sampling)
+
+
+@mutant("subsets booked at one record's norm")
+def _(patch):
+    def privacy_loss(self, relation):  # two records move a subset: 2 C
+        return losses.subset_swap, (self.sampling_probability, 1 / self.noise_multiplier)
+
+    patch.setattr(SubsetRelease, "privacy_loss", privacy_loss)
 
 
 @mutant("the difference's noise at half its distance")

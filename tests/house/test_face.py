@@ -62,3 +62,10 @@ def test_windows_is_refused_in_one_sentence(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(ImportError, match=r"on Windows, run it in WSL 2\.$"):
         runpy.run_path(dpjax.__file__)
+
+
+def test_the_version_is_known_without_jax():
+    code = "import sys, dpjax; print(dpjax.__version__); assert 'jax' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == dpjax.__version__ == importlib.metadata.version("dpjax")

@@ -261,6 +261,20 @@ def test_a_given_radius_is_held_against_the_budget(relation):
         make("prgd", PrivacyBudget(1.0, 1e-3, relation), **more, radius=0.9999 * radius)
 
 
+@pytest.mark.parametrize("steps", [1, 50])
+def test_one_index_a_step_has_the_papers_delta(steps):
+    """Theorem 1, composed: each record is drawn with probability 1/n, and moves 2 C."""
+    more = {"data_size": 1_000, "dimension": 4, "steps": steps, "batch_size": 1, "radius": 20.0}
+    budget = PrivacyBudget(1.0, 0.02, "replace_one")
+    index = {"sampling": "without_replacement", "acknowledge_weak_delta": True}
+    (release,) = make("prgd", budget, **more, **index).event.releases
+    one = dpjax.accounting.ball_delta(2.0, 20.0, 4)
+    assert (release.sampling, release.max_batch_size) == ("without_replacement", 1)
+    assert release.certain_delta() == pytest.approx(1 - (1 - one / 1_000) ** steps, rel=2e-3)
+    with pytest.raises(ValueError, match="relation='replace_one' only"):
+        make("prgd", PrivacyBudget(1.0, 0.02), **more, **index)
+
+
 def test_a_delta_that_no_noise_meets_is_refused():
     with pytest.raises(ValueError, match="delta=1e-40 is too small for any noise here; raise it"):
         make("prgd", PrivacyBudget(1.0, 1e-40), data_size=100, dimension=4, steps=5)

@@ -22,7 +22,7 @@ from benchmarks.papers import (
     results,
     spider,
 )
-from benchmarks.papers.results import Results
+from benchmarks.papers.results import Results, Row
 
 GALLERY = pathlib.Path(__file__).parents[2] / "gallery"
 
@@ -263,6 +263,18 @@ def test_a_network_that_fails_is_in_view_and_squashes_no_other(drawn):
         assert begin > 0.3 and end < 0.01
         names = shown(one.texts)
         assert f"{dpagem.LINEAR}  70.0 %" in names and len(names) == len(AS_SAID) + 1
+
+
+@pytest.mark.parametrize(("share", "delta", "word"), [
+    (0.9, 9e-4, "agrees"), (0.9, 2e-3, "does not agree"), (0.4, 9e-4, "undecided"),
+])  # fmt: skip
+def test_a_saddle_left_at_a_delta_below_that_of_a_record_would_be_told(share, delta, word):
+    words, none = f"T = 5, step size 1, delta = {delta:g}", (np.nan,) * 3
+    cells = "made", 1_000, 2, "R = 1, nothing clipped", words
+    found = Results([Row("perturbed", *cells, *none, perturbed.OUT, share)])
+    lines = [*PAPERS["perturbed"].figures["escape"].sections[0](found, ())]
+    assert lines[-1].startswith(f"- **{word}**")
+    assert (words in lines[2]) and lines[2].count("never") == (share < 0.9) + (share < 0.5)
 
 
 def test_noise_of_another_law_is_found_out(monkeypatch):

@@ -39,10 +39,12 @@ OURS = {
         **{name: {"clip_norm": 1.0} | _PASS for name in SPIDERS},
         "svrg-exact": {"clip_norm": 1.0, "smoothness": 1.0, "step_size": 0.08},
         "dp-str-separate": {"clip_norm": 1.0, "hessian_clip_norm": 1.0},
+        "frank-wolfe": {"clip_norm": 1.0},
     },
     "refuses": {
         "svrg-exact": _UNPROVEN,
         "dp-str-separate": {("replace_one", "rdp"): "no Renyi bound is known"},
+        "frank-wolfe": {},
         **dict.fromkeys(SPIDERS, _ABSENT),
     }.__getitem__,
 }

@@ -11,10 +11,11 @@ from dpjax.cli import reproduce
 
 FOLDER = pathlib.Path(__file__).parents[1]
 FILES = sorted(path for path in FOLDER.rglob("*.py") if "tests" not in path.parts)
-LINES = 5_000
+LINES = 5_210
 # What these files take from files of ``dpjax.algorithms`` though no room names it as public: it
 # would have to become so for a stranger to write them.
 BESIDE = {
+    "convex.py": ["base"],
     "exact_anchor.py": ["base"],
     "noise.py": ["base"],
     "spiders.py": ["base"],

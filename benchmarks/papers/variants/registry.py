@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from benchmarks.papers.variants.convex import frank_wolfe
 from benchmarks.papers.variants.exact_anchor import exact_anchor
 from benchmarks.papers.variants.spiders import fixed_batch_spider, gauss_psgd, spider_boost
 from dpjax.algorithms import Entry, Example, Scenario
+from dpjax.objectives import L1Ball
 
 _FIXED_BATCHES = Example(settings={"batch_size": 9, "difference_size": 9})
 
@@ -74,6 +76,18 @@ VARIANTS: dict[str, Entry] = {
             },
             data_size=200,
             epsilon=10.0,
+        ),
+    ),
+    "frank-wolfe": Entry(
+        name="frank-wolfe",
+        factory=frank_wolfe,
+        asks="every record, for a vertex of the l1 ball",
+        example=Example(required={"domain": L1Ball(50.0)}),
+        # The canary lowers the score of one vertex and raises that of its opposite.
+        scenario=Scenario(
+            loss="dirac",
+            settings={"domain": L1Ball(5.0), "clip_norm": 1.0, "steps": 20},
+            dimension=1,
         ),
     ),
 }  # fmt: skip
