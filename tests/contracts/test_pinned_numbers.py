@@ -211,7 +211,7 @@ def test_a_number_that_moves_is_seen():
 if __name__ == "__main__":
     found = {case: numbers(make) for case, make in CASES.items()}
     content = {"algorithms": found, "sensitivities": sensitivities()}
+    moved = differences(json.loads(json.dumps(content)), json.loads(FILE.read_text()), 1e-9)
     if sys.argv[1:] == ["--write"]:
         FILE.write_text(json.dumps(content, indent=1) + "\n")
-    moved = differences(json.loads(json.dumps(content)), json.loads(FILE.read_text()), 1e-9)
     print(*moved, f"{len(found)} cases, {len(moved)} numbers moved", sep="\n")

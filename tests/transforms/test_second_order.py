@@ -51,7 +51,9 @@ def by_hand(ask, algorithm, key, records, carry, step):
     params, state = carry
     radius = lambda count: algorithm.radius * algorithm.radius_decay ** count.astype(params.dtype)  # noqa: E731
     link = transforms.trust_region(radius, damping=algorithm.damping)
-    gradient, hessian = ask(algorithm, key, records, params, step)
+    # In the dtype of the parameters, as a step of ``solve`` gets its answers.
+    answers = ask(algorithm, key, records, params, step)
+    gradient, hessian = (answer.astype(params.dtype) for answer in answers)
     gradient = algorithm.objective.regularize_gradient(gradient, params)
     hessian = algorithm.objective.regularize_hessian(hessian, params)
     moves, state = link.update(gradient, state, params, hessian=hessian)
