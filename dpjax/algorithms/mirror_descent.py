@@ -1,7 +1,7 @@
 """DP-AccMD (Wang, Ye and Xu 2017, algorithm 3): accelerated mirror descent inside a norm's ball."""
 
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from dpjax.algorithms.gradient_descent import noise_of_one
 from dpjax.oracles import GradientQuery
 
 
+@runtime_checkable
 class MirrorMap(Protocol):
     """The set of all x with ``norm(x) <= radius``, and a function psi on it: a pytree.
 
@@ -245,13 +246,16 @@ def map_of(domain: objectives.L2Ball | objectives.L1Ball | None, dimension: int)
 
 def _checked_map(given: Any, dimension: int, by_l2: bool) -> MirrorMap:
     """Returns a map with rounded leaves, or raises unless it is as it must be at random pairs."""
-    if jax.tree_util.all_leaves([given]):
-        raise ValueError(f"mirror_map must be a dpjax.pytree_dataclass, got {given!r}.")
+    if jax.tree_util.all_leaves([given]) or not isinstance(given, MirrorMap):
+        raise ValueError(
+            "mirror_map must be a dpjax.pytree_dataclass with all that dpjax.algorithms.MirrorMap "
+            f"lists, got {given!r}."
+        )
     given = jax.tree.map(lambda leaf: base.to_leaf(leaf) if type(leaf) is float else leaf, given)
     for name in ("radius", "spread", "noise"):
-        _validate.normal(f"mirror_map.{name}", float(getattr(given, name)))
+        _validate.normal(f"mirror_map.{name}", getattr(given, name))
     random = np.random.default_rng(20)  # public, as the pairs are: no record is read
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.ensure_compile_time_eval():
         for _ in range(20):
             # From well inside the set to far outside.
             duals = random.normal(size=(2, dimension)) * 10 ** random.uniform(-2, 2, (2, 1))
@@ -261,9 +265,14 @@ def _checked_map(given: Any, dimension: int, by_l2: bool) -> MirrorMap:
 
 
 def _check_pair(given: MirrorMap, duals: Array, by_l2: bool) -> None:
-    dual, (a, slope), (b, _) = duals[0], *map(given.step, duals)
-    if not a.shape == slope.shape == dual.shape:
-        raise ValueError(f"mirror_map.step must return two arrays of shape {dual.shape}.")
+    dual, flat = duals[0], duals.shape[1:]
+    returned = given.step(dual), given.gradient(dual), given.value(dual), given.norm(dual)
+    if jax.tree.map(jnp.shape, returned) != ((flat, flat), flat, (), ()):
+        raise ValueError(
+            f"mirror_map.step must return two arrays of shape {flat}, gradient one, and value and "
+            "norm numbers."
+        )
+    (a, _), (b, _) = map(given.step, duals)
     psi, theirs, least = (given.value(x) for x in (a, b, jnp.zeros_like(a)))
     convex = psi - theirs - given.gradient(b) @ (a - b)
     better = theirs - psi - dual @ (b - a)

@@ -115,7 +115,10 @@ class WithWeights(Signs):
     form: Signs
 
     axes = 1
-    said: ClassVar[str] = ", each with the record's weight, above 0 and at most the declared one"
+    said: ClassVar[str] = (
+        ", each with the record's weight, above 0 and at most the declared one, to which "
+        "estimators clamp it"
+    )
     words = property(lambda self: self.form.words + self.said)  # pyright: ignore
     classes, twin = (property(operator.attrgetter(f"form.{n}")) for n in ("classes", "twin"))  # pyright: ignore
 
@@ -247,6 +250,10 @@ class Weighted(LinearLoss):
     weights: tuple[float, ...] | None
     """One for each class, the largest 1; None for each record's own, see ``WithWeights``."""
 
+    def __post_init__(self):
+        if not all(0 <= weight <= 1 for weight in self.weights or ()):
+            raise ValueError(f"weights must be from 0 to 1, got {self.weights}.")
+
     outputs, at_zero, region, concordance, slope_within, joint_weights = (  # pyright: ignore
         property(operator.attrgetter(f"form.{name}"))
         for name in ("outputs", "at_zero", "region", "concordance", "slope_within", "joint_weights")
@@ -277,8 +284,8 @@ class Weighted(LinearLoss):
 
 
 def unweighted(form: Any) -> Any:
-    """Returns a loss without its weights."""
-    return unweighted(form.form) if isinstance(form, Weighted) else form
+    """Returns a loss without its weights; those of a class made of ``Weighted`` may be any."""
+    return unweighted(form.form) if type(form) is Weighted else form
 
 
 def linear_of(loss: Any) -> LinearLoss | None:

@@ -145,7 +145,6 @@ def test_without_it_steps_read_the_last_answer(release):
     assert with_it.event == without.event
     key = jax.random.key(0)
     one, other = (dpjax.solve(algorithm, rows(), key=key) for algorithm in (with_it, without))
-    np.testing.assert_array_equal(one.history.step_norm[0], other.history.step_norm[0])
     assert not np.array_equal(one.params, other.params)
     assert without.init(jnp.zeros(4)).model is None
     # The bound is that of the raw answer in both.

@@ -236,6 +236,18 @@ def test_in_an_ellipsoid_it_finds_the_optimum_on_the_boundary():
     assert float(cosine) > 1 - 1e-4
 
 
+def variant(**methods):
+    return dpjax.pytree_dataclass(type("Variant", (Sphere,), methods))(1.0, 2.0, float(P))
+
+
+def test_a_map_is_checked_while_a_training_is_traced():
+    def end(key):
+        algorithm = build(domain=None, mirror_map=SPHERE, steps=3)
+        return dpjax.solve(algorithm, records(), key=key).params
+
+    np.testing.assert_allclose(jax.jit(end)(KEY), end(KEY), rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("own", "message"),
     [
@@ -245,9 +257,13 @@ def test_in_an_ellipsoid_it_finds_the_optimum_on_the_boundary():
         (dataclasses.replace(SPHERE, spread=1.0), r"spread must be \S+ or more"),
         (dataclasses.replace(SPHERE, radius=float("nan")), "mirror_map.radius"),
         (dataclasses.replace(SPHERE, noise=0.0), "mirror_map.noise"),
+        (dataclasses.replace(SPHERE, radius=jnp.ones(1)), "mirror_map.radius must be"),
         (object(), "must be a dpjax.pytree_dataclass"),
+        ((1.0, 2.0), "with all that dpjax.algorithms.MirrorMap lists"),
+        (variant(step=lambda self, dual: dual), "two arrays of shape"),
+        (variant(norm=lambda self, x: jnp.abs(x)), "value and norm numbers"),
     ],
-    ids=["not convex enough", "flat", "outside the set", "spread", "radius", "noise", "no pytree"],
+    ids=lambda given: given[:24] if isinstance(given, str) else type(given).__name__,
 )
 def test_a_map_that_is_not_as_it_must_be_is_refused(own, message):
     with pytest.raises(ValueError, match=message):
@@ -265,10 +281,7 @@ def test_an_attack_through_a_map_of_ones_own_reaches_nine_tenths_of_the_claim():
 
 
 def test_a_norm_below_the_l2_norm_needs_a_smoothness_of_its_own():
-    half = dpjax.pytree_dataclass(
-        type("Half", (Sphere,), {"norm": lambda self, x: jnp.sqrt(x @ x) / 2})
-    )
-    own = half(1.0, 2.0, float(P))
+    own = variant(norm=lambda self, x: jnp.sqrt(x @ x) / 2)
     with pytest.raises(ValueError, match="norm must not be below the l2 norm"):
         build(domain=None, mirror_map=own)
     with pytest.raises(ValueError, match="give domain or mirror_map"):

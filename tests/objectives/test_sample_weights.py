@@ -1,5 +1,7 @@
 """Weights of records: part of a record, declared in size, and no bound grows with them."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pandas as pd
@@ -9,6 +11,7 @@ from scipy import sparse
 import dpjax
 from dpjax import objectives
 from dpjax.derivatives import clipped_grad, joint_clipped
+from dpjax.objectives.linear import Weighted
 from dpjax.objectives.margin import has_proven_constants
 from dpjax.results.prediction import score_of
 
@@ -134,6 +137,15 @@ def test_no_gradient_is_longer_than_the_constant(name):
 def test_losses_that_take_no_weights_are_refused(objective):
     with pytest.raises(ValueError, match="Weights of records come last, before units"):
         objective.weighted()
+
+
+def test_weights_are_proven_only_where_they_are_at_most_1():
+    objective = objectives.logistic()
+    with pytest.raises(ValueError, match="weights must be from 0 to 1"):
+        Weighted(objective.linear, (1.0, 5.0))
+    louder = type("Louder", (Weighted,), {"_parts": lambda self, label: (9.0, None)})
+    form = louder(objective.linear, (1.0, 1.0))
+    assert not has_proven_constants(dataclasses.replace(objective, margin=None, linear=form))
 
 
 def test_class_weights_come_first():
