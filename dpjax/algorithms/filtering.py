@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from dpjax._typing import Array
 from dpjax.oracles import SecondOrderAnswer
 
-# Weight of a new Hessian beside the average of those before; the first ones are averaged evenly.
-# Tuned, as the two below, on subsamples and seeds of their own; see docs/benchmarks.md.
+# Least weight of a new Hessian beside the average of those before, and below of a new gradient.
+# Tuned, as the one between, on subsamples and seeds of their own; see docs/benchmarks.md.
 _NEW_HESSIAN = 0.1
 # How much of an innovation beyond its known variance counts as an error of the prediction.
 _SURPRISE = 0.5
@@ -23,7 +23,7 @@ class FilteredModel(NamedTuple):
     gradient: Array
     """Shape (p,)."""
     hessian: Array
-    """An average over the points so far, shape (p, p)."""
+    """A weighted average over the points so far, shape (p, p)."""
     gradient_variance: Array
     """Of a coordinate, as far as it is known, shape ()."""
     hessian_variance: Array
@@ -53,7 +53,8 @@ def filtered(
     B, isometric and of variance v on the diagonal, adds (v / 2) (|s|^2 I + s s^T) to the variance,
     of which the first term is counted. What the move leaves out beside, by third derivatives and
     by Hessians of earlier points, is seen in the innovation: half of the mean square by which that
-    exceeds its known variance is added. Prediction and answer are then weighed by their variances.
+    exceeds its known variance is added. Prediction and answer are then weighed by their variances,
+    and so are the average of Hessians, which predicts the next one, and the Hessian there.
 
     The variances are guides for weights and damping. They are no bounds: answers chose the points.
 
@@ -66,17 +67,25 @@ def filtered(
     Privacy: post-processing of released values.
     """
     new = unfiltered(answer, stddevs)
-    weight = jnp.maximum(_NEW_HESSIAN, 1 / (iteration + 1)).astype(move.dtype)
-    hessian = before.hessian + weight * (new.hessian - before.hessian)
+    change, p = new.hessian - before.hessian, move.size
+    # A matrix of isometric noise has p (p + 1) / 2 times the variance on its diagonal.
+    seen = 2 * jnp.sum(change**2) / (p * (p + 1)) - before.hessian_variance - new.hessian_variance
+    drifted = before.hessian_variance + _SURPRISE * jnp.maximum(seen, 0)
+    weight = _gain(iteration, drifted, new.hessian_variance, _NEW_HESSIAN)
+    hessian = before.hessian + weight * change
     hessian_variance = (1 - weight) ** 2 * before.hessian_variance
     hessian_variance = hessian_variance + weight**2 * new.hessian_variance
     innovation = new.gradient - (before.gradient + before.hessian @ move)
     known = before.gradient_variance + before.hessian_variance * (move @ move) / 2
-    surprise = innovation @ innovation / move.size - known - new.gradient_variance
+    surprise = innovation @ innovation / p - known - new.gradient_variance
     predicted = known + _SURPRISE * jnp.maximum(surprise, 0)
-    total = predicted + new.gradient_variance
-    gain = jnp.maximum(predicted / jnp.where(total > 0, total, 1), _NEW_GRADIENT)
-    gain = jnp.where((iteration == 0) | (total == 0), 1, gain)  # squares of small noise are 0
+    gain = _gain(iteration, predicted, new.gradient_variance, _NEW_GRADIENT)
     variance = (1 - gain) ** 2 * predicted + gain**2 * new.gradient_variance
     gradient = new.gradient - (1 - gain) * innovation
     return FilteredModel(gradient, hessian, variance, hessian_variance)
+
+
+def _gain(iteration: Array, predicted: Array, new: Array, least: float) -> Array:
+    total = predicted + new
+    gain = jnp.maximum(predicted / jnp.where(total > 0, total, 1), least)
+    return jnp.where((iteration == 0) | (total == 0), 1, gain)  # squares of small noise are 0

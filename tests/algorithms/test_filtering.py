@@ -54,7 +54,9 @@ def test_it_is_a_kalman_filter_with_an_adapted_variance():
         gain = max(wide / (wide + NOISE[0] ** 2), 0.1)
         g, v = predicted + gain * (new - predicted), (1 - gain) ** 2 * wide
         v += gain**2 * NOISE[0] ** 2
-        weight = max(0.1, 1 / (i + 1))
+        square = 2 * np.sum((matrix - B) ** 2) / (P * (P + 1))
+        drifted = u + 0.5 * max(square - u - NOISE[1] ** 2, 0)
+        weight = max(drifted / (drifted + NOISE[1] ** 2), 0.1)
         B, u = B + weight * (matrix - B), (1 - weight) ** 2 * u + weight**2 * NOISE[1] ** 2
     model = along(seen, moves)
     np.testing.assert_allclose(model.gradient, g, rtol=1e-4, atol=1e-5)
@@ -65,6 +67,8 @@ def test_it_is_a_kalman_filter_with_an_adapted_variance():
 @pytest.mark.parametrize("length", [0.5, 5.0])
 def test_the_variances_are_not_below_the_errors(length):
     """Of 2,000 runs on public moves: means are known to 2 %, so 10 % is a hundred times too far.
+
+    A Hessian's weight depends on its noise: of 6 parameters the variance may be 15 % too small.
 
     Planted: a filter that takes the noise on Hessians for a fifth of what it is.
     """
@@ -82,7 +86,7 @@ def test_the_variances_are_not_below_the_errors(length):
         return [float(jnp.mean(value)) for value in jax.jit(jax.vmap(one))(keys)]
 
     of_gradient, of_hessian, variance = errors(NOISE)
-    assert of_gradient < 1.1 and 0.9 < of_hessian < 1.1
+    assert of_gradient < 1.1 and 0.9 < of_hessian < 1.2
     assert variance < (0.4 if length < 1 else 0.95) * NOISE[0] ** 2
     of_gradient, of_hessian, _ = errors((NOISE[0], NOISE[1] / 5))
     assert of_hessian > 20
@@ -94,6 +98,14 @@ def test_an_error_of_the_prediction_is_seen_and_forgotten():
     gradients = jnp.repeat(jnp.array([0.0, 3.0]), STEPS // 2)[:, None] * jnp.ones((1, P))
     seen = SecondOrderAnswer(gradients, jnp.zeros((STEPS, P, P)))
     np.testing.assert_allclose(along(seen, moves).gradient, 3.0, atol=NOISE[0])
+
+
+def test_a_hessian_that_changed_is_followed():
+    """Where its change is far above the noise an average of old ones would be a slow guide."""
+    sizes = jnp.repeat(jnp.array([0.0, 3.0]), STEPS // 2)
+    seen = SecondOrderAnswer(jnp.zeros((STEPS, P)), sizes[:, None, None] * jnp.ones((1, P, P)))
+    model = along(seen, np.zeros((STEPS, P), np.float32))
+    np.testing.assert_allclose(model.hessian, 3.0, atol=NOISE[1])
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1e10])

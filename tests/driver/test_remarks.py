@@ -177,7 +177,7 @@ def test_a_first_gradient_with_its_regularizer_is_not_taken_for_records():
 OVERFLOWS = {
     "penalty": ("dp-tr", dpjax.objectives.logistic_nonconvex(1e38), {}, 0.0),
     "start": ("dp-tr", None, {}, 1e20),
-    "radius": ("dp-tr", None, {"radius": 1e25, "final_radius": 1e25}, 0.0),
+    "radius": ("dp-tr", None, {"radius": 1e25, "final_radius": 1e25, "filtering": False}, 0.0),
     "step size": ("dp-gd", None, {"step_size": 1e30}, 0.0),
 }
 
