@@ -124,7 +124,7 @@ _STRONG = {"logistic": _CONVEX, "logistic-l1": _CONVEX}
 _PLAIN = {"logistic-l1": "its proof here is for a differentiable objective"}
 
 
-def _plain(objective: Objective, more: Settings) -> tuple[Objective, Settings]:
+def _plain(objective: Objective, more: dict[str, Any]) -> tuple[Objective, dict[str, Any]]:
     """The objective without its convex set, which becomes the ``domain``."""
     plain = dataclasses.replace(objective, regularizer=None, name="logistic")
     return plain, more | {"domain": objective.regularizer}

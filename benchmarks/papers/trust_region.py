@@ -1,6 +1,7 @@
 """NOT PRIVATE: the trust-region paper (Wang and Xu 2020): its problems, curves and claims."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -173,7 +174,7 @@ def _still_falling(found: Results, problem: Problem) -> Iterator[str]:
         rows = found.where(method=method)
         way = rows.where(metric="exact_gap", epsilon=_TRACED, step=lambda step: step > 0)
         ends = [rows.mean("exact_gap", epsilon=e) for e in (rows.each("epsilon")[0], _TRACED)]
-        steps = way.each("step")[-2:]
+        steps: list[Any] = list(way.each("step"))[-2:]
         gaps = [way.where(step=step).column("value").mean() for step in steps]
         capped = len(steps) > 1 and steps[1] == rows.mean("steps")
         if capped and gaps[0] > 1.2 * gaps[1] and ends[1] > 0.5 * ends[0]:

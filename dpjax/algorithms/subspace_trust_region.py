@@ -1,6 +1,6 @@
 """DP-TR in public random subspaces: for models whose Hessian does not fit in memory."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -149,7 +149,7 @@ def dp_subspace_trust_region(
     radii = schedules.check_radii(problem, radius, final_radius, steps)
     # Rows only get shorter in a subspace: the weight that is free for |x| <= 1 stays so.
     clip, weight, _ = trust_region.joint_weights(objective, clip_norm, hessian_clip_norm)
-    weights = {"gradient_weight": clip, "hessian_weight": weight}
+    weights: dict[str, Any] = {"gradient_weight": clip, "hessian_weight": weight}
     batch = problem.data_size if batch_size is None else batch_size
     # Answers have k and k^2 numbers, whatever p is.
     small = problem._replace(dimension=k)

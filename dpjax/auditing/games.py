@@ -263,7 +263,7 @@ def training(
     by_position = any(sampler.by_position for sampler in samplers)
     examples_of_pair = pair[:2] if by_position else canaries.without_nulls(pair)
     # Of records that are all alike, those of a draw with the canary, or with the one in its place.
-    rows_of_draw = slice(samplers[0].subset_size)
+    rows_of_draw = slice(samplers[0].subset_size if samplers else None)
     examples_of_pair = jax.tree.map(lambda rows: rows[rows_of_draw], examples_of_pair)
 
     def run(key: Array, examples: PyTree) -> SegmentScores:

@@ -270,11 +270,10 @@ class DPLinearRegression(_PrivateRegression):
         default 1 / (n epsilon), and 0.1 / (n epsilon) for inference. 0 for none.
       random_state: None for noise that cannot be repeated, as a release needs; an integer for
         research, which makes ``releasable_`` False.
-      solver_options, ledger, unit, max_records, unit_type, max_weight: those of
-        ``DPLogisticRegression``.
       inference: whether standard errors, p-values and intervals are asked for, of ``summary()``:
         True (or ``"population"``) for what covers sampling and privacy noise, by the solver
         ``noisy-newton``; ``"privacy"`` for noise alone. Needs ``bounds``.
+      the others: those of ``DPLogisticRegression``.
 
     Attributes:
       coef_: weights (p,) for features in their own units.

@@ -680,7 +680,9 @@ def test_every_audit_claims_what_its_mechanism_says(name):
     assert (claim.curve(1.1)(alpha) >= claim.curve()(alpha) - 1e-9).all()
     if claim.is_certain:  # its epsilon is 0 or infinite: delta at 0 is what it says
         assert claim.delta() == pytest.approx(0.3, rel=1e-6)
-        assert claim.delta(0.9) > 1.05 * claim.delta() and claim.delta(1e-3) > 0.9
+        assert claim.delta(0.9) > 1.05 * claim.delta()
+        # Without noise a record shows where it is drawn: of 10, at one index in 5 steps, or so.
+        assert claim.delta(1e-3) > (0.4 if name == "prgd-index" else 0.9)
         assert (claim.epsilon(claim.delta()), claim.epsilon(0.29)) == (0, np.inf)
         return
     assert 2 < claim.epsilon(DELTA) < (11 if name in BOLD else 7)
