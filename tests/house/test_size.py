@@ -21,7 +21,7 @@ MOST = {
     "derivatives": (4259, 22),
     "diagnostics": (696, 3),
     "display": (360, 3),
-    "driver": (2107, 12),
+    "driver": (2108, 12),
     "estimators": (953, 4),  # summaries, bounds that are found privately
     "linalg": (704, 5),
     "mechanisms": (1431, 8),
@@ -37,7 +37,7 @@ MOST = {
     "transforms": (1592, 8),
     "tuning": (1013, 6),
 }
-WHEEL = 45_552
+WHEEL = 45_553
 """All rooms together, templates among them: 2,650 fewer than when tables had come (issue 38)."""
 
 
