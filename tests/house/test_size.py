@@ -38,7 +38,7 @@ MOST = {
     "tuning": (1013, 6),
 }
 WHEEL = 45_553
-"""All rooms together, templates among them: 2,650 fewer than when tables had come (issue 38)."""
+"""All rooms together, templates among them; sample weights and the papers' forms came last."""
 
 
 def sizes():
