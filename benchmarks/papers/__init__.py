@@ -16,7 +16,7 @@ def plan(name: str, figure: str = "all", *, quick: bool = False, seeds: int | No
     """Returns what is to be made of a paper, or raises ``ValueError`` before anything is computed.
 
     >>> plan("trust-region", "fig6").trainings
-    400
+    450
     """
     chosen = files.plan(PAPERS[choice("paper", name, PAPERS)], figure, quick=quick, seeds=seeds)
     return dataclasses.replace(chosen, words="python -m benchmarks.papers")

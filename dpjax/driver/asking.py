@@ -113,7 +113,9 @@ class Asking:
 
 def bind_records(algorithm: Algorithm, examples: PyTree) -> PyTree:
     """Returns the data in the form the queries read; one copy, since they share an objective."""
-    return bind(algorithm.queries[0], examples)
+    # Rows that any query draws stay as they are, also where the first one reads all of them.
+    queries = algorithm.queries
+    return bind(next((q for q in queries if not q.closed_form), queries[0]), examples)
 
 
 def bind_with_key(algorithm: Algorithm, records: PyTree, key: Array) -> BoundAlgorithm:

@@ -69,11 +69,8 @@ def trust_region(
         updates: PyTree, state: Any, params: Any = None, *, hessian: Any = None, **extra: Any
     ) -> tuple[PyTree, TrustRegionLinkState]:
         gradient, unravel = ravel_pytree(at_least_float32(updates))
-        p, dtype, got = (
-            gradient.size,
-            gradient.dtype,
-            jnp.asarray(() if hessian is None else hessian),
-        )
+        p, dtype = gradient.size, gradient.dtype
+        got = jnp.asarray(() if hessian is None else hessian)
         if (got.shape, got.dtype) != ((p, p), dtype):
             words = "none" if hessian is None else f"{got.dtype} of shape {got.shape}"
             raise ValueError(

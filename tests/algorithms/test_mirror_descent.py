@@ -263,7 +263,19 @@ def test_a_map_is_checked_while_a_training_is_traced():
         (variant(step=lambda self, dual: dual), "two arrays of shape"),
         (variant(norm=lambda self, x: jnp.abs(x)), "value and norm numbers"),
     ],
-    ids=lambda given: given[:24] if isinstance(given, str) else type(given).__name__,
+    ids=[
+        "not convex enough",
+        "flat",
+        "outside the set",
+        "spread",
+        "radius",
+        "noise",
+        "radius of a shape",
+        "no pytree",
+        "a tuple",
+        "one array",
+        "norm of a shape",
+    ],
 )
 def test_a_map_that_is_not_as_it_must_be_is_refused(own, message):
     with pytest.raises(ValueError, match=message):

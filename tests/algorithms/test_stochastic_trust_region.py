@@ -220,6 +220,15 @@ def test_the_paper_schedule_has_the_batches_of_theorem_4(objective, sizes):
         dpjax.paper_schedule(objective, dimension=22, zeta=1.5)
 
 
+@pytest.mark.parametrize(
+    ("budget", "sampling"), [(BUDGET, "poisson"), (REPLACE, "without_replacement")]
+)
+def test_a_gradient_of_all_records_leaves_the_rows_that_a_hessian_draws(budget, sampling):
+    more = {"release": "separate", "hessian_batch_size": 50, "sampling": sampling, "steps": 2}
+    solution = dpjax.solve(build(budget, batch_size=N, **more), records(), key=KEY)
+    assert int(solution.steps) == 2 and np.isfinite(solution.params).all()
+
+
 def test_all_records_is_no_sample():
     algorithm = build(batch_size=N)
     assert algorithm.event.is_gaussian

@@ -70,6 +70,12 @@ class FrankWolfeState(NamedTuple):
     count: jax.Array
 
 
+class FrankWolfeInfo(NamedTuple):
+    """What a history keeps of a step: its length. No gradient is released."""
+
+    step_norm: jax.Array
+
+
 @dpjax.pytree_dataclass
 class FrankWolfe(SingleQueryAlgorithm):
     """Configuration of ``frank_wolfe``."""
@@ -90,9 +96,7 @@ class FrankWolfe(SingleQueryAlgorithm):
         entry = (jnp.where(place < most // 2, 1, -1) * self.radius).astype(w.dtype)
         vertex = jnp.zeros_like(w).at[place % (most // 2)].set(entry)
         move = (2 / (state.count + 2)).astype(w.dtype) * (vertex - w)
-        length = jnp.linalg.norm(move)
-        info = base.StepInfo(jnp.full_like(length, jnp.nan), length)  # no gradient is released
-        return FrankWolfeState(w + move, state.count + 1), info
+        return FrankWolfeState(w + move, state.count + 1), FrankWolfeInfo(jnp.linalg.norm(move))
 
 
 def frank_wolfe(
