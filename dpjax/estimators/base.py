@@ -37,7 +37,7 @@ Also not covered: earlier steps of a scikit-learn Pipeline that are fitted on th
 StandardScaler, PCA or SelectKBest. Scaling by declared bounds costs no privacy."""
 _ROUTING = (
     "cross_val_score, GridSearchCV and Pipeline hand {0} on after "
-    "sklearn.set_config(enable_metadata_routing=True) and set_fit_request({0}=True) of the fit."
+    "sklearn.set_config(enable_metadata_routing=True) and estimator.set_fit_request({0}=True)."
 )
 _SEVERAL = """\
 One of {fits} fits in this process without a ledger. This guarantee covers one fit alone: the
