@@ -154,7 +154,7 @@ def test_bad_requests_name_what_there_is(words, names, no_data, capsys, tmp_path
 
 
 @pytest.mark.parametrize(("name", "figures", "seeds", "trainings", "left_out"), [
-    ("trust-region", "fig2 fig4 fig6 fig8 fig10 table1", 10, 10 * 8 * (5 + 5 + 3 * 4),
+    ("trust-region", "fig2 fig4 fig6 fig8 fig10 table1", 10, 10 * 9 * (5 + 5 + 3 * 4),
      "fig2 fig4 fig8 fig10"),
     ("erm", "table1 table2 table3 section6", 10, None, "table2 section6"),
     ("perturbed", "fig2 escape", 10, 0, ""),
