@@ -422,7 +422,8 @@ EXPERIMENT = Experiment(
             "Theory's T and eta = 1 / L: the Polyak-Lojasiewicz condition with mu = 1e-3 (every "
             "feature twice, a ridge on the sums), and a loss that is not convex.", _THEORY,
             Picture("Gradient norm against epsilon\nmean of {seeds}; {exact}",
-                    (Lines("exact_gradient_norm", "{problem}\np = {p:,}", xscale="log"),), 2),
+                    (Lines("exact_gradient_norm", "{problem}\np = {p:,}", xscale="log",
+                           ylabel="exact gradient norm"),), 2),
             (_section_6,),
         ),
     },

@@ -174,6 +174,9 @@ class Lines(Panel):
         elif self.xscale == "log":
             axes.set_xscale("log")
             _widen(axes, "x", 1.5)
+            if self.x == "epsilon":
+                axes.set_xticks(where, [f"{value:g}" for value in where])
+                axes.set_xticks([], minor=True)
         if self.yscale == "log":
             axes.set_yscale("log")
             _widen(axes, "y", 0.4)

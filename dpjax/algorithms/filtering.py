@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from dpjax._typing import Array
 from dpjax.oracles import SecondOrderAnswer
 
-# Least weight of a new Hessian beside the average of those before, and below of a new gradient.
-# Tuned, as the one between, on subsamples and seeds of their own; see docs/benchmarks.md.
+# Least weight of a new Hessian beside the average of those before. The three numbers were tuned on
+# subsamples and seeds of their own: docs/benchmarks.md.
 _NEW_HESSIAN = 0.1
 # How much of an innovation beyond its known variance counts as an error of the prediction.
 _SURPRISE = 0.5

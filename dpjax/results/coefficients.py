@@ -39,8 +39,8 @@ _KINDS = {
         "is about the effect of privacy noise alone: each by itself covers, with about this "
         "probability over the noise, the coefficient that minimizes the same objective on the same "
         "records without noise. The error of sampling the records is not in it: it is no "
-        "confidence interval for a population. Intervals are centred at the last step without "
-        "damping; the model's own coefficients were damped."
+        "confidence interval for a population. Intervals are centred at the step that the last "
+        "answers alone give, undamped; the model's own coefficients may rest on earlier ones too."
     ),
     "population": (
         "covers both errors, of sampling the records and of the privacy noise: each by itself "
