@@ -5,8 +5,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from typing import Any, TextIO, cast
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO, TypeGuard, cast
 
 from rich import progress as _rich
 from rich.console import Console
@@ -21,6 +21,33 @@ _WIDTH = 100
 _ESTIMATE_SECONDS = 600.0
 # Any error at all: the stream may be a stranger's, and budget is spent on what would be lost.
 _SILENT = contextlib.suppress(Exception)
+
+
+@contextlib.contextmanager
+def patient() -> Iterator[None]:
+    """Ctrl-C waits until what is done within has ended; a second one does not wait.
+
+    For what JAX compiles: it leaves a compilation that Ctrl-C interrupts to its threads, and where
+    Python ends before they do it crashes.
+    """
+    usual = signal.getsignal(signal.SIGINT)
+    if not _is_usual(usual):
+        yield
+        return
+    pressed = []
+
+    def note(number: int, frame: Any) -> None:
+        if pressed:
+            usual(number, frame)
+        pressed.append(number)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 class Bar:
@@ -74,10 +101,7 @@ class Bar:
 
     def __enter__(self) -> "Bar":
         before = signal.getsignal(signal.SIGINT)
-        # Python sets handlers in its main thread alone, and a caller's own is none of the bar's.
-        owner = getattr(before, "__self__", None)
-        usual = before is signal.default_int_handler or isinstance(owner, Bar)
-        if usual and threading.current_thread() is threading.main_thread():
+        if _is_usual(before):
             self._handler = before
             signal.signal(signal.SIGINT, self._note)
         try:
@@ -185,3 +209,12 @@ class _Stream:
 def _is_notebook(stream: Any) -> bool:
     iostream = sys.modules.get("ipykernel.iostream")
     return iostream is not None and isinstance(stream, iostream.OutStream)
+
+
+def _is_usual(handler: Any) -> TypeGuard[Callable[[int, Any], object]]:
+    """Whether Ctrl-C does what Python does, here where it can be told to do something else."""
+    # Python sets handlers in its main thread alone, and a caller's own is none of ours.
+    usual = handler is signal.default_int_handler or isinstance(
+        getattr(handler, "__self__", None), Bar
+    )
+    return usual and threading.current_thread() is threading.main_thread()

@@ -17,7 +17,7 @@ from dpjax._wide import on_device
 from dpjax.accounting import Event, Ledger, epsilon
 from dpjax.algorithms import Algorithm, Status
 from dpjax.datasets import Dataset
-from dpjax.display.bar import Bar
+from dpjax.display.bar import Bar, patient
 from dpjax.display.cards import ceil
 from dpjax.driver import loop, resume
 from dpjax.driver.keys import ADVICE, root_key
@@ -112,7 +112,8 @@ def run(
         training = replace(training, reproducible=journal.reproducible)
         begun = journal.reached
         start_at = replicate((begun.key, training.params), training.records)
-        bound, carry = _start(algorithm, training.records, *start_at)
+        with patient():
+            bound, carry = _start(algorithm, training.records, *start_at)
         # Claimed by name, because the resumed part of a run uses the key of the first part again.
         with claimed(begun.key, ADVICE, owner=begun.run_id):
             # This writes the intent to the disk; only then may a step ask.
@@ -147,6 +148,8 @@ def _walked(
         # If a stopping rule ends the run, ``done`` stays below ``until`` and the loop ends.
         pace, done, until = _Pace(steps, watched.steps), int(carry.step), 0
         bar.update(done)  # a run that is resumed does not begin at 0
+        with patient():
+            carry = _advance(bound, carry, done)  # no step yet: JAX compiles it
         while until <= done < steps:
             # Clocks differ, and all processes must enter the loop up to the same step.
             until = training.team.from_first(functools.partial(pace.next, done))

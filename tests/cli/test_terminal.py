@@ -309,6 +309,16 @@ def test_a_ctrl_c_that_was_dropped_is_raised_by_the_next_update(interruptible):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_ctrl_c_waits_while_jax_compiles_and_a_second_one_does_not(interruptible):
+    ended = []
+    for presses in (1, 2):
+        with pytest.raises(KeyboardInterrupt), bar.patient():
+            for _ in range(presses):
+                signal.raise_signal(signal.SIGINT)
+            ended.append(presses)
+    assert ended == [1] and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_a_handler_of_ones_own_stays(interruptible):
     seen = []
     signal.signal(signal.SIGINT, lambda *_: seen.append(1))
