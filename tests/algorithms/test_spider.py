@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -594,6 +595,16 @@ def test_more_records_or_more_budget_reach_a_lower_target():
             alpha = reachable(scale, n)
             assert scale.records(alpha) <= n < scale.records(0.99 * alpha)
             assert reachable(scale, 2 * n) < alpha < reachable(Scale(1.0, 1.0, 1.0, 2 * noise), n)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.2])
+def test_a_first_batch_by_alpha_is_lemma_38s(alpha):
+    budget = dpjax.PrivacyBudget(1.0, 1e-7)
+    query = make("spider", budget, data_size=2**22, dimension=P, alpha=alpha).estimate
+    # Noise of norm sigma sqrt(p) on a sum in which a record has norm G, over b records.
+    g, noise = query.clip_norm, float(query.correlation.stddevs().max())
+    noise *= query.noise_multiplier * query.correlation.sensitivity * P**0.5
+    assert query.batch_size == math.ceil(g * noise / alpha + (g / alpha) ** 2) > 99
 
 
 @pytest.mark.parametrize(
