@@ -70,11 +70,13 @@ def better(path):
         for place, name in enumerate(names):
             above.text(1.15 * steps[name], place, f"{steps[name]:g}", va="center")
         above.set(xscale="log", xlim=(1, 2500), title="Steps until out of a saddle")
-        colors = {"DP-TR": plotting.BLUE, "DP-GD": plotting.ORANGE, "DP-Adam": plotting.PURPLE}
+        colors = {"DP-TR, dpjax, defaults": plotting.BLUE, "DP-GD, dpjax, tuned": plotting.ORANGE,
+                  "DP-Adam, dpjax, defaults": plotting.PURPLE}  # fmt: skip
         for name, color in colors.items():
-            seconds, gaps = gap_over_time(f"{name}, dpjax")
+            seconds, gaps = gap_over_time(name)
             below.plot(seconds, gaps, color=color, marker="o", markersize=4)
-            below.annotate(name, (seconds[-1], gaps[-1]), (0, -15), textcoords="offset points",
+            words = name.replace(", dpjax", "")
+            below.annotate(words, (seconds[-1], gaps[-1]), (0, -15), textcoords="offset points",
                            ha="center", color=color)  # fmt: skip
         below.set(xscale="log", yscale="log", xlabel="seconds of training")
         below.set(xlim=(3e-3, 0.6), ylim=(9e-4, 0.3))
