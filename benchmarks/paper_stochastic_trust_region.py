@@ -116,8 +116,8 @@ def main(name, batch, own_batch, hessian_batch, epsilon, alpha, repeats):
     budget = dpjax.PrivacyBudget(epsilon, 1 / data.size, "replace_one")
     form = {"batch_size": own_batch}
     if alpha is not None:
-        form |= dpjax.paper_schedule(objective, alpha) | {"release": "separate"}
-        form |= {"hessian_batch_size": hessian_batch}
+        papers = dpjax.paper_schedule(objective, alpha, dimension=data.dimension)
+        form = papers | form | {"hessian_batch_size": hessian_batch}
     sizes = {"data_size": data.size, "dimension": data.dimension}
     ours = dpjax.dp_stochastic_trust_region(objective, budget, **sizes, **form)
     steps = int(ours.steps)

@@ -76,10 +76,12 @@ def better(path):
             seconds, gaps = gap_over_time(name)
             below.plot(seconds, gaps, color=color, marker="o", markersize=4)
             words = name.replace(", dpjax", "")
-            below.annotate(words, (seconds[-1], gaps[-1]), (0, -15), textcoords="offset points",
+            # DP-Adam's curve is below the end of DP-GD's.
+            away = (36, 6) if "DP-GD" in name else (0, -15)
+            below.annotate(words, (seconds[-1], gaps[-1]), away, textcoords="offset points",
                            ha="center", color=color)  # fmt: skip
         below.set(xscale="log", yscale="log", xlabel="seconds of training")
-        below.set(xlim=(3e-3, 0.6), ylim=(9e-4, 0.3))
+        below.set(xlim=(3e-3, 1.0), ylim=(9e-4, 0.3))
         below.set_title("Gap to the optimum")
 
 

@@ -356,6 +356,7 @@ class Dots(Panel):
             axes.locator_params(axis="x", nbins=5)
         elif any((np.asarray(line.get_xdata(), float) > 0).any() for line in axes.lines):
             axes.set_xscale("log")
+            _widen(axes, "x", 0.0)
 
     def _three(self, values: np.ndarray) -> tuple[float, ...]:
         if self.percent:

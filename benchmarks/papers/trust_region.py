@@ -58,7 +58,7 @@ METHODS = (
     Method(_GD, noise.gradient_descent, grids=_DESCENT),
     Method("DP-GD, dpjax, tuned", "dp-gd", grids=_DESCENT),
     Method(_OWN, noise.theorem_2),
-    Method(_TR, noise.trust_region, grids=_REGION),
+    Method(_TR, noise.trust_region, {"filtering": False}, grids=_REGION),
     Method("DP-TR, dpjax, defaults", "dp-tr"),
     Method("DP-STR, published noise, corrected, theorem 4", noise.theorem_4, takes=_BATCH),
     Method(_STR, noise.stochastic_trust_region, takes=_BATCH, grids=_SUBSETS),

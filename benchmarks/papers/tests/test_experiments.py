@@ -158,7 +158,7 @@ def test_bad_requests_name_what_there_is(words, names, no_data, capsys, tmp_path
      "fig2 fig4 fig8 fig10"),
     ("erm", "table1 table2 table3 section6", 10, None, "table2 section6"),
     ("perturbed", "fig2 escape", 10, 0, ""),
-    ("spider", "escape rates", 20, 20 * 10 * (4 + 5 + 5), ""),
+    ("spider", "escape covtype rates", 20, 20 * 10 * (4 + 5 + 5) + 5 * 3 * 2, "covtype"),
     ("dpagem", "fig1 fig2 gap theory", 3, 3 * 9 + 9 * 3 + 8, "fig2"),
 ])  # fmt: skip
 def test_what_is_made_is_the_papers(name, figures, seeds, trainings, left_out):
