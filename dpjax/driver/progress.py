@@ -148,13 +148,12 @@ def _walked(
         # If a stopping rule ends the run, ``done`` stays below ``until`` and the loop ends.
         pace, done, until = _Pace(steps, watched.steps), int(carry.step), 0
         bar.update(done)  # a run that is resumed does not begin at 0
-        with patient():
-            carry = _advance(bound, carry, done)  # no step yet: JAX compiles it
         while until <= done < steps:
             # Clocks differ, and all processes must enter the loop up to the same step.
             until = training.team.from_first(functools.partial(pace.next, done))
-            carry = _advance(bound, carry, until)
             try:
+                with patient():
+                    carry = _advance(bound, carry, until)
                 # Reading the step waits for the device, so Ctrl-C mostly arrives here.
                 done = int(carry.step)
             except KeyboardInterrupt:
