@@ -17,7 +17,8 @@ from dpjax.accounting import Event, PrivacyBudget, compose, gaussian_multiplier,
 from dpjax.algorithms import base
 from dpjax.algorithms.base import StepInfo
 from dpjax.algorithms.certificate import PopulationBars
-from dpjax.algorithms.trust_region import joint_weights, start
+from dpjax.algorithms.model_queries import joint_weights
+from dpjax.algorithms.trust_region import start
 from dpjax.objectives.linear import Weighted, unweighted
 from dpjax.objectives.regression import Residual, Reweighted
 from dpjax.objectives.units import UnitLoss

@@ -12,8 +12,9 @@ import optax
 from dpjax import _validate, objectives, oracles
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, calibrate, compose, round_up
-from dpjax.algorithms import base, schedules, trust_region
-from dpjax.algorithms.trust_region import Queries, TrustRegionInfo, TrustRegionState
+from dpjax.algorithms import base, model_queries, schedules, trust_region
+from dpjax.algorithms.model_queries import Queries
+from dpjax.algorithms.trust_region import TrustRegionInfo, TrustRegionState
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
 
 STEPS = 40
@@ -74,10 +75,10 @@ class StochasticTrustRegion(base.Algorithm):
 
     def _ask(self, params: Params, ask: base.Ask, stage: Array) -> oracles.SecondOrderAnswer:
         if len(self.stages) == 1:
-            return trust_region.ask_model(self.stages[0], params, ask)
+            return model_queries.ask_model(self.stages[0], params, ask)
         # Only this stage reads records, so that time follows its batch; the others answer 0.
         answers = [
-            trust_region.ask_model(queries, params, ask, asked=stage == i)
+            model_queries.ask_model(queries, params, ask, asked=stage == i)
             for i, queries in enumerate(self.stages)
         ]
         return jax.tree.map(lambda *each: jnp.stack(each)[stage], *answers)
@@ -172,7 +173,7 @@ def dp_stochastic_trust_region(
         queries_of = _separate_queries(problem, draw, sizes, clips, typical)
     scale = calibrate(lambda scale: _event(queries_of(scale), steps), budget, accountant)
     stages = queries_of(scale)
-    scales = [kappa * trust_region.spectral_scale(queries[-1]) for queries in stages]
+    scales = [kappa * model_queries.spectral_scale(queries[-1]) for queries in stages]
     algorithm = StochasticTrustRegion(
         stages=stages,
         **schedules.shrinking(radii, steps),
@@ -204,7 +205,7 @@ def _batches(batch_size: int | Sequence[int] | None, data_size: int, steps: int)
 
 
 def _hessian_batch(release: str, size: int | None, batches: list[int], n: int) -> int | None:
-    if _validate.choice("release", release, trust_region.RELEASES) == "joint":
+    if _validate.choice("release", release, model_queries.RELEASES) == "joint":
         if size is not None:
             raise ValueError("hessian_batch_size is for release='separate', with a batch each.")
         return None
@@ -217,7 +218,7 @@ def _hessian_batch(release: str, size: int | None, batches: list[int], n: int) -
 def _joint_queries(
     problem: base.Problem, draw: Callable[[int], Any], batches: list[int], clips: tuple
 ) -> Callable[[float], tuple[Queries, ...]]:
-    clip, weight, _ = trust_region.joint_weights(problem.objective, *clips)
+    clip, weight, _ = model_queries.joint_weights(problem.objective, *clips)
     # Each stage needs its own name, because noise keys derive from it.
     ends = [f"_{stage + 1}" for stage in range(len(batches))] if len(batches) > 1 else [""]
     queries = [
@@ -238,7 +239,7 @@ def _separate_queries(
     problem: base.Problem, draw: Callable[[int], Any], sizes: tuple, clips: tuple, radius: float
 ) -> Callable[[float], tuple[Queries, ...]]:
     norms = base.clip_norms(problem.objective, *clips)
-    fractions = trust_region.fractions(*norms, radius)
+    fractions = model_queries.fractions(*norms, radius)
     kinds = (oracles.GradientQuery, oracles.HessianQuery)
     queries = [
         kind(setting=problem.setting.drawn_by(draw(size)), noise_multiplier=1.0, clip_norm=norm)

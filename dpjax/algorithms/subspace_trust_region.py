@@ -12,7 +12,7 @@ from dpjax import _validate, objectives
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax._wide import at_least_float32
 from dpjax.accounting import PrivacyBudget
-from dpjax.algorithms import base, schedules, trust_region
+from dpjax.algorithms import base, model_queries, schedules, trust_region
 from dpjax.algorithms.trust_region import TrustRegionInfo
 from dpjax.oracles import SubspaceQuery
 
@@ -148,7 +148,7 @@ def dp_subspace_trust_region(
     steps = _validate.int32_count("steps", steps)
     radii = schedules.check_radii(problem, radius, final_radius, steps)
     # Rows only get shorter in a subspace: the weight that is free for |x| <= 1 stays so.
-    clip, weight, _ = trust_region.joint_weights(objective, clip_norm, hessian_clip_norm)
+    clip, weight, _ = model_queries.joint_weights(objective, clip_norm, hessian_clip_norm)
     weights: dict[str, Any] = {"gradient_weight": clip, "hessian_weight": weight}
     batch = problem.data_size if batch_size is None else batch_size
     # Answers have k and k^2 numbers, whatever p is.
@@ -161,7 +161,7 @@ def dp_subspace_trust_region(
     return SubspaceTrustRegion(
         query=query,
         **schedules.shrinking(radii, steps),
-        damping=base.to_leaf(kappa * trust_region.spectral_scale(query)),
+        damping=base.to_leaf(kappa * model_queries.spectral_scale(query)),
         # Two leaves, as without x64 JAX has no integer of 64 bits.
         seed_high=np.uint32(seed >> 32),
         seed_low=np.uint32(seed & 0xFFFF_FFFF),

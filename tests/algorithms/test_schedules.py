@@ -8,7 +8,7 @@ import pytest
 from factories import STEPS, toy, toy_records
 
 import dpjax
-from dpjax.algorithms import trust_region
+from dpjax.algorithms import model_queries, trust_region
 from dpjax.driver.configuration import configuration
 from dpjax.oracles import SecondOrderAnswer
 
@@ -58,11 +58,11 @@ def test_damping_of_each_step_is_its_own():
     damping = optax.linear_schedule(2.0, 0.0, STEPS - 1)
     made = {"dp-tr": toy("dp-tr", damping=damping)}
     made["dp-str"] = toy("dp-str", damping=damping, batch_size=[4, 16])
-    scale = trust_region.spectral_scale(made["dp-tr"].queries[0])
+    scale = model_queries.spectral_scale(made["dp-tr"].queries[0])
     wanted = np.linspace(2, 0, STEPS)
     np.testing.assert_allclose(made["dp-tr"].damping, wanted * scale, rtol=1e-6)
     for queries, values in zip(made["dp-str"].stages, made["dp-str"].damping, strict=True):
-        wanted_here = wanted * trust_region.spectral_scale(queries[-1])
+        wanted_here = wanted * model_queries.spectral_scale(queries[-1])
         np.testing.assert_allclose(values, wanted_here, rtol=1e-6)
     for algorithm in made.values():
         assert np.isfinite(dpjax.solve(algorithm, RECORDS, seed=0).params).all()
