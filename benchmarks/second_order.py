@@ -33,6 +33,7 @@ from scipy import optimize, stats
 
 import dpjax
 from dpjax.algorithms.filtering import FilteredModel, filtered, unfiltered
+from dpjax.algorithms.model_queries import shares as checked
 from dpjax.linalg import trust_region_step
 from dpjax.oracles import SecondOrderAnswer
 
@@ -57,21 +58,10 @@ OPTIMA = {
 FULL = 10**9  # a first step of differences that never comes
 
 
-def check_weights(weights):
-    """Returns public weights of steps, or raises where they are none, or do not sum to one."""
-    weights = np.asarray(weights, np.float64)
-    if not (weights.ndim == 1 and (weights > 0).all() and abs(weights.sum() - 1) < 1e-9):
-        raise ValueError(
-            f"weights must be positive and sum to one, got a sum of {weights.sum():.6g}: what they "
-            "exceed it by would be spent beyond the budget. Divide them by their sum."
-        )
-    return weights
-
-
 def growing(steps, growth):
     """Weights of ``steps`` steps, each ``growth`` times the one before."""
     weights = growth ** np.arange(steps)
-    return check_weights(weights / weights.sum())
+    return weights / weights.sum()
 
 
 class Problem:
@@ -201,7 +191,7 @@ def simulate(
       starts: (S, p), by default 0.
       key: seed of all noise and batches.
       steps: T.
-      weights: of the steps, see ``check_weights``.
+      weights: of the steps, their shares of mu^2.
       filtering: as in ``dp_trust_region``.
       radius: of the first step, and ``last_radius`` of the last.
       last_radius: as above.
@@ -212,7 +202,7 @@ def simulate(
       every: steps between two anchors, which take over the Hessian known at them.
       batch: probability of a record in each step; the noise is then that of means over batches.
     """
-    weights = growing(steps, 1.0) if weights is None else check_weights(weights)
+    weights = growing(steps, 1.0) if weights is None else checked(weights, steps, False, True)
     numbers = {
         "filtering": float(filtering),
         "radius": radius,
@@ -330,13 +320,21 @@ def table(title, rows):
 
 
 def library(problem):
-    """The library's DP-TR on the last answers, and filtered."""
+    """The library's DP-TR on the last answers, filtered, and filtered with other settings."""
+    longer, growth = {"steps": 48, "final_radius": 0.3}, 1.03
+    settings = {
+        "last answers": {"filtering": False},
+        "filtered, the default": {},
+        "T = 48, final radius 0.3": longer,
+        "shares growing by 3 % a step": {"weights": growing(32, growth)},
+        "both": longer | {"weights": growing(48, growth)},
+    }
 
     def rows():
-        for name, filtering in (("last answers", False), ("filtered, the default", True)):
+        for name, more in settings.items():
             runs = []
             for epsilon in EPSILONS:
-                more = {"filtering": filtering, "certify": None}
+                more = more | {"certify": None}
                 runs.append(problem.solved(problem.library(dpjax.dp_trust_region, epsilon, **more)))
             yield name, runs
 

@@ -308,12 +308,15 @@ class PopulationBars(Bars):
 
 # By default accelerators multiply matrices in 8 to 11 bits: too few to invert B by.
 @jax.default_matmul_precision("highest")
-def error_bars(algorithm: Any, state: Any, unclipped: Array | bool) -> ErrorBars | None:
+def error_bars(
+    algorithm: Any, state: Any, unclipped: Array | bool, before: Array | float = 1.0
+) -> ErrorBars | None:
     """Returns the error bars of a last step, or None for a loss about which too little is known.
 
     ``state.answer`` holds the noisy data terms at ``state.query_point``, w, gradient (p,) and
     undamped Hessian (p, p), to which the exact regularizer is added; ``state.multiplier`` is the
-    dual variable of the step's subproblem.
+    dual variable of the step's subproblem. ``before`` is the noise of the answer that led to w over
+    that of the last one, at least 1.
 
     Privacy: post-processing.
     """
@@ -331,11 +334,12 @@ def error_bars(algorithm: Any, state: Any, unclipped: Array | bool) -> ErrorBars
     # No step along directions without curvature, where there are no intervals anyway.
     inverse = 1 / jnp.where(values > 0, values, jnp.inf)
     step = -(vectors @ (inverse * (vectors.T @ slope)))
-    # Where noise alone moves w, the distance to the minimum is about that of two iterates over
-    # sqrt(2); a first step has come all the way.
-    noisy = of_gradient**2 * jnp.array([jnp.sum(inverse), jnp.sum(inverse**2)])
+    # Where noise alone moves w, this is its distance to the minimum, squared; a first step has come
+    # all the way.
+    of_point = of_gradient * before
+    noisy = of_point**2 * jnp.array([jnp.sum(inverse), jnp.sum(inverse**2)])
     moved = jnp.array([step @ (vectors @ (values * (vectors.T @ step))), step @ step])
-    square = jnp.maximum(noisy[1], moved[1] - noisy[1])
+    square = jnp.maximum(noisy[1], moved[1] - noisy[1] / before**2)
     # Of E (w - w*), whose direction is about that of the step: t^2 / 2 (|d|^2 I + d d^T).
     along = step / jnp.sqrt(jnp.maximum(moved[1], jnp.finfo(step.dtype).tiny))
     of_product = of_hessian**2 * square / 2
@@ -344,13 +348,13 @@ def error_bars(algorithm: Any, state: Any, unclipped: Array | bool) -> ErrorBars
     moving = inverted @ along
     covariance = (of_gradient**2 + of_product) * squared
     covariance = covariance + of_product * moving[:, None] * moving[None]
-    rest = _third_order(objective, flat, noisy, of_gradient**2 * squared)  # the bound on |r|
+    rest = _third_order(objective, flat, noisy, of_point**2 * squared)  # the bound on |r|
     return ErrorBars(
         estimate=flat + step,
         covariance=covariance,
         shift=rest / of_gradient,
         # Of a quadratic loss nothing is left out, however long the step was.
-        travelled=jnp.where(rest > 0, moved[0] / (2 * noisy[0]), 0.0),
+        travelled=jnp.where(rest > 0, moved[0] / ((1 + before**-2) * noisy[0]), 0.0),
         interior=state.multiplier == 0,
         definite=definite,
         unclipped=jnp.asarray(unclipped),

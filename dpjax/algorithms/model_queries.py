@@ -4,13 +4,20 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpjax import objectives
+from dpjax import _validate, objectives
 from dpjax._typing import Params
 from dpjax.accounting import gaussian_multiplier, round_up
 from dpjax.algorithms import base
-from dpjax.oracles import GradientQuery, HessianQuery, JointQuery, SecondOrderAnswer
+from dpjax.oracles import (
+    GradientQuery,
+    HessianQuery,
+    JointQuery,
+    SecondOrderAnswer,
+    WeightedQuery,
+)
 
 RELEASES = ("joint", "separate")
 Queries = tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
@@ -31,23 +38,64 @@ def spectral_scale(query: Any) -> float:
     return float(query.hessian_stddev) * math.sqrt(2 * query.setting.dimension)
 
 
+def shares(weights: Any, steps: int, extra: bool, allowed: bool) -> np.ndarray | None:
+    """Returns each answer's share of mu^2, float64 (T,), or None for equal ones.
+
+    Args:
+      weights: those of the T steps, public, or None.
+      extra: whether an answer is asked after the steps, with the noise of the last one.
+      allowed: whether a release is joint and every step is taken.
+
+    Raises:
+      ValueError: where weights are not allowed, or are no T normal numbers that sum to one.
+    """
+    if weights is None:
+        return None
+    if not allowed:
+        raise ValueError("weights are for release='joint' and no stopping_alpha: leave them out.")
+    if np.ndim(weights) != 1 or len(weights) != steps:
+        shape = np.shape(weights)
+        raise ValueError(
+            f"weights must be a sequence of {steps} numbers, one for each step, got "
+            f"{f'shape {shape}' if shape else _validate.shown(weights)}."
+        )
+    parts = [_validate.normal(f"weights[{i}]", weight) for i, weight in enumerate(weights)]
+    if abs((total := math.fsum(parts)) - 1) > 1e-6:
+        raise ValueError(
+            f"weights are the steps' shares of the budget and must sum to one, got {total:.6g}: "
+            "divide them by their sum."
+        )
+    parts += parts[-1:] * extra
+    return np.asarray(parts) / math.fsum(parts)
+
+
 def queries_of(
     problem: base.Problem,
     count: int,
     release: str,
     clips: tuple[float | None, float | None],
     radius: float,
+    weights: np.ndarray | None = None,
 ) -> tuple[Queries, bool]:
-    """Returns the queries, for ``count`` answers, and whether clipping provably never acts."""
+    """Returns the queries, for ``count`` answers, and whether clipping provably never acts.
+
+    Shares of mu^2 are equal, or ``weights`` (count,) of a joint release, see ``shares``.
+    """
     objective, budget = problem.objective, problem.budget
     clip, hessian_clip = base.clip_norms(objective, *clips)
     draws = problem.dimension * (problem.dimension + 1)  # of gradient and Hessian
     joint = gaussian_multiplier(budget, count, problem.accountant, noise_draws=draws)
     if release == "joint":
         of_gradient, of_hessian, free = joint_weights(objective, *clips)
-        weights = {"gradient_weight": of_gradient, "hessian_weight": of_hessian}
+        of_parts = {"gradient_weight": of_gradient, "hessian_weight": of_hessian}
         unclipped = free and base.never_clips(objective, budget.relation, clip)
-        return (problem.part(JointQuery, joint, 1.0, **weights),), unclipped
+        if weights is None:
+            return (problem.part(JointQuery, joint, 1.0, **of_parts),), unclipped
+        # The multiplier is the last answer's, which the certificate and the error bars speak of.
+        factors = np.array([round_up(math.sqrt(weights[-1] / w)) for w in weights], np.float32)
+        last = count * weights[-1]
+        query = problem.part(WeightedQuery, joint, last, factors=factors, **of_parts)
+        return (query,), unclipped
     unclipped = base.never_clips(objective, budget.relation, clip, hessian_clip)
     of_gradient, of_hessian = fractions(clip, hessian_clip, radius)
     gradient = problem.part(GradientQuery, joint, of_gradient, clip_norm=clip)

@@ -1,6 +1,7 @@
 """DP-TR (Wang and Xu 2020, algorithm 1), and the step on a noisy model that its variants share."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -19,7 +20,7 @@ from dpjax.algorithms.gradient_descent import noise_bounds
 from dpjax.algorithms.model_queries import Queries, ask_model, spectral_scale
 from dpjax.linalg import symmetric_top_eigenvalue_quantile, trust_region_step
 from dpjax.linalg.trust_region import BY_SIZE, Solver, check_solver
-from dpjax.oracles import JointQuery, SecondOrderAnswer
+from dpjax.oracles import JointQuery, SecondOrderAnswer, WeightedQuery
 
 # Of the first step where answers are filtered: measured, larger ones lose more than they gain.
 _FILTERED_RADIUS = 8.0
@@ -140,35 +141,46 @@ class TrustRegion(base.Algorithm):
         count = int(self.steps) + (self.certified == "output")
         return compose(query.event(count) for query in self.queries)
 
-    @property
-    def stddevs(self) -> tuple[Array | float, Array | float]:
+    def _factor(self, iteration: Array) -> Array | float:
+        """Noise of an answer over that of the last one."""
+        query = self.queries[0]
+        return jnp.asarray(query.factors)[iteration] if isinstance(query, WeightedQuery) else 1.0
+
+    def _stddevs(self, iteration: Array) -> tuple[Array | float, Array | float]:
         """Noise on a coordinate of the gradient, and on a diagonal entry of the Hessian."""
-        return self.queries[0].stddev, self.queries[-1].hessian_stddev
+        factor = self._factor(iteration)
+        return self.queries[0].stddev * factor, self.queries[-1].hessian_stddev * factor
+
+    def _ask(self, state: TrustRegionState, ask: base.Ask) -> SecondOrderAnswer:
+        weighted = isinstance(self.queries[0], WeightedQuery)
+        public = {"iteration": state.iteration} if weighted else {}
+        return ask_model(self.queries, state.params, ask, **public)
 
     def init(self, params: Params) -> TrustRegionState:
         state = start(params)
-        model = unfiltered(state.answer, self.stddevs) if self.filtering else None
+        model = unfiltered(state.answer, self._stddevs(state.iteration)) if self.filtering else None
         return state._replace(model=model)
 
     def step(
         self, key: Array, state: TrustRegionState, ask: base.Ask
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
         # Algorithm 1, with damping, a radius that shrinks, and a filter over the answers.
-        answer = ask_model(self.queries, state.params, ask)  # steps 3 and 4
+        answer = self._ask(state, ask)  # steps 3 and 4
         radius = schedules.radius_at(self, state.iteration, answer.hessian.dtype)
         if (model := state.model) is not None:
             here, before = (ravel_pytree(w)[0] for w in (state.params, state.query_point))
             move = at_least_float32(here) - at_least_float32(before)
-            model = filtered(model, state.iteration, move, answer, self.stddevs)
+            stddevs = self._stddevs(state.iteration)
+            model = filtered(model, state.iteration, move, answer, stddevs)
         damping = self._damping(model, state.iteration)
         return take_step(self, state, answer, radius, damping, model)
 
     def _damping(self, model: FilteredModel | None, iteration: Array) -> Array | float:
         damping = schedules.at_step(self.damping, iteration)
         if model is None:
-            return damping
+            return damping * self._factor(iteration)
         # Of an average of Hessians there is less noise to pass for negative curvature.
-        return damping * jnp.sqrt(model.hessian_variance) / self.stddevs[1]
+        return damping * jnp.sqrt(model.hessian_variance) / self.queries[-1].hessian_stddev
 
     def done(self, state: TrustRegionState) -> Array:
         # Step 7: Lagrange multiplier + damping at most sqrt(alpha rho).
@@ -185,7 +197,7 @@ class TrustRegion(base.Algorithm):
         params, answer = state.query_point, state.answer
         if self.certified == "output":
             # Here no answer was asked yet: one more release, which ``event`` counts.
-            params, answer = state.params, ask_model(self.queries, state.params, ask)
+            params, answer = state.params, self._ask(state, ask)
         gradient = ravel_pytree(at_least_float32(params))[1](answer.gradient)
         answer = gradient, answer.hessian
         return certificate.certify(self, params, answer, self.certified, bounded_rows)
@@ -202,7 +214,8 @@ class TrustRegion(base.Algorithm):
             if (slope := form.slope_within(length)) is not None:
                 joint = (slope / last.gradient_weight) ** 2 + 1 / last.hessian_weight**2
                 unclipped = unclipped | (joint <= 1)
-        return certificate.error_bars(self, state, unclipped & bounded_rows)
+        before = jnp.maximum(self._factor(jnp.maximum(state.iteration - 2, 0)), 1.0)
+        return certificate.error_bars(self, state, unclipped & bounded_rows, before)
 
 
 def dp_trust_region(
@@ -220,6 +233,7 @@ def dp_trust_region(
     release: str = "joint",
     stopping_alpha: float | None = None,
     filtering: bool = True,
+    weights: Sequence[float] | None = None,
     accountant: str = "pld",
     certify: str | None = "last_query",
     beta: float = 0.05,
@@ -245,6 +259,9 @@ def dp_trust_region(
       filtering: whether a step reads all answers so far, gradients by a Kalman filter and Hessians
         by an average, instead of the last one; it costs no privacy. The certificate and the error
         bars rest on the last answer alone.
+      weights: the steps' public shares of the budget's mu^2, T numbers that sum to one, for a joint
+        release without a stopping rule; by default all are equal. The certificate of an output is
+        asked with the last one's noise.
       certify: ``"last_query"`` (free; w_{T-1} of a full run), ``"output"`` (one more release) or
         None.
       the others: the same in all factories, see ``help(dpjax.algorithms)``.
@@ -276,8 +293,10 @@ def dp_trust_region(
     _validate.choice("release", release, model_queries.RELEASES)
     clips = (clip_norm, hessian_clip_norm)
     typical = schedules.typical_radius(radii)
-    count = steps + (certify == "output")
-    queries, unclipped = model_queries.queries_of(problem, count, release, clips, typical)
+    extra, whole = certify == "output", release == "joint" and stopping_alpha is None
+    shares = model_queries.shares(weights, steps, extra, whole)
+    asked = steps + extra, release, clips, typical, shares
+    queries, unclipped = model_queries.queries_of(problem, *asked)
     beta = _validate.open_unit("beta", beta)
     # A rule that looks at the noise picks the iterate: then every one must be covered.
     picked = stopping_alpha is not None and certify == "last_query"

@@ -88,6 +88,10 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
     "dp-sgd-step": (ALL["dp-sgd"], _SGD_STEP),
     # Half of what is released is asked for the certificate, when the steps are over.
     "dp-tr-certified": _again("dp-tr", settings={"steps": 1, "certify": "output"}),
+    # With the last answer's noise on every one, 4.8 times mu^2 would be spent.
+    "dp-tr-weights": _again(
+        "dp-tr", settings={"steps": 8, "weights": (0.02,) * 4 + (0.08, 0.08, 0.16, 0.6)}
+    ),
     # The paper's form, with 2 records in a batch for the gradient and 5 in one for the Hessian.
     "dp-str-separate": _again(
         "dp-str", settings={"steps": 3, "release": "separate", "hessian_batch_size": 5}

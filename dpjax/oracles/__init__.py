@@ -18,6 +18,7 @@ from dpjax.oracles.hessian import (
     JointQuery,
     SecondOrderAnswer,
     SubspaceQuery,
+    WeightedQuery,
 )
 from dpjax.oracles.minimizer import MinimizerQuery, ObjectiveQuery, iterations_of
 from dpjax.oracles.query import Query, cond_under_vmap
@@ -58,6 +59,7 @@ __all__ = [
     "SelectionQuery",
     "Setting",
     "SubspaceQuery",
+    "WeightedQuery",
     "accumulate",
     "batch_sampler",
     "bind",

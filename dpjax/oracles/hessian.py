@@ -1,13 +1,16 @@
 """Oracles of Hessians: alone, of gradients times themselves, with the gradient, in a subspace."""
 
 import dataclasses
+from collections import Counter
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, PyTree, pytree_dataclass, static
+from dpjax.accounting import Release
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import ClippedSum, clipped_hessian, joint_clipped, subspace_clipped
 from dpjax.derivatives.linear import units
@@ -221,6 +224,37 @@ class FittedQuery(JointQuery):
 
     def _weights(self, fitted: Any = 1.0, **public: Any) -> dict[str, Any]:
         return super()._weights() | {"gradient_weight": self.gradient_weight * fitted}
+
+
+@pytree_dataclass(kw_only=True)
+class WeightedQuery(JointQuery):
+    """Asks what ``JointQuery`` does, each answer with noise of its own.
+
+    ``public`` has ``iteration``, from 0 to T - 1; each answer is asked once.
+
+    Args:
+      factors: noise of each answer over that of ``noise_multiplier``, public, float32 (T,).
+
+    Privacy: answer t is a Gaussian mechanism of multiplier ``noise_multiplier`` * factors[t], and
+      booked as such. The factors are fixed before the first answer, so mu^2 of all is the sum of
+      1 / multiplier^2, whatever points are chosen from earlier answers.
+    """
+
+    factors: Array
+    sums = ClippedSums(reviewed="WeightedQuery")
+
+    def stddevs(self, params: Params, **public: Any) -> tuple[Any, ...]:
+        factor = jnp.asarray(self.factors)[public["iteration"]]
+        return tuple(stddev * factor for stddev in super().stddevs(params))
+
+    def releases(self, count: int) -> tuple[Release, ...]:
+        if count != len(self.factors):
+            raise ValueError(f"{len(self.factors)} answers have factors, but {count} are asked.")
+        released = ()
+        for factor, times in Counter(np.asarray(self.factors).tolist()).items():
+            multiplier = float(self.noise_multiplier) * factor
+            released += (dataclasses.replace(self, noise_multiplier=multiplier)._release(times),)
+        return released
 
 
 @pytree_dataclass(kw_only=True)

@@ -45,6 +45,7 @@ VARIANTS = {
     "dp-tr, separate": ("dp-tr", {"release": "separate"}),
     "dp-tr, no certificate": ("dp-tr", {"certify": None}),
     "dp-tr, certified output": ("dp-tr", {"certify": "output"}),
+    "dp-tr, weights": ("dp-tr", {"steps": 4, "weights": (0.1, 0.2, 0.3, 0.4)}),
     "dp-gd, batches": ("dp-gd", {"batch_size": N // 2}),
     "dp-gd, random iterate": ("dp-gd", {"output": "random", "certify": None}),
     "dp-str, fixed size": ("dp-str", {"sampling": "without_replacement"}),

@@ -749,6 +749,11 @@ def _(patch):
     patch.setattr(oracles.Query, "event", lambda self, count: event(self, 1))
 
 
+@mutant("every answer with the noise of the last one")
+def _(patch):
+    patch.setattr(hessian.WeightedQuery, "stddevs", hessian.JointQuery.stddevs)
+
+
 @mutant("of separate releases the Hessian's is not booked")
 def _(patch):
     event = stochastic_trust_region._event

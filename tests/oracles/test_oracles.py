@@ -25,12 +25,14 @@ from dpjax.oracles import (
     SelectionQuery,
     Setting,
     SubspaceQuery,
+    WeightedQuery,
     bind,
 )
 
 N, P = 8, 4
 # So little noise that an answer is its exact mean to about six digits.
 QUIET = 1e-6
+FACTORS = np.ones(1, np.float32)
 
 
 def loud(params, example):
@@ -50,6 +52,7 @@ def queries(relation, noise_multiplier=QUIET, loss=loud):
         "hessian": HessianQuery(**common, **clipped),
         "joint": JointQuery(**common, **weights),
         "fitted": FittedQuery(**common, **weights, label="fitted"),
+        "weighted": WeightedQuery(**common, **weights, label="weighted", factors=FACTORS),
         "subspace": SubspaceQuery(**common, **weights),
         "ball": BallQuery(**common, **clipped, dimension=P),
         "anchor": AnchorQuery(**common, **clipped),
@@ -60,6 +63,7 @@ def queries(relation, noise_multiplier=QUIET, loss=loud):
 NAMES = list(queries("zero_out"))
 # What a query wants beside the parameters; at this anchor gradients are opposite to those at 0.
 PUBLIC = {
+    WeightedQuery: {"iteration": 0},
     SubspaceQuery: {"sketch": jnp.eye(2, P)},
     AnchorQuery: {"refresh": jnp.array(True)},
     DifferenceQuery: {"anchor": jnp.full(P, -2.0)},
