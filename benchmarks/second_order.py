@@ -1,8 +1,9 @@
 """What costs no privacy in DP-TR, and variance-reduced Hessians: the numbers of docs/benchmarks.md.
 
 ``python -m benchmarks.second_order filter`` trains with ``dp_trust_region`` itself, on the last
-answers and filtered. The others are simulations of one joint release a step, with the noise that
-the library calibrates, on matrices that answer all seeds at once:
+answers, filtered, and filtered with more steps or growing shares of the budget. ``public`` starts
+it at the minimum over public rows. The others are simulations of one joint release a step, with the
+noise that the library calibrates, on matrices that answer all seeds at once:
 
 - ``simulation`` holds it beside the library.
 - ``shares`` splits mu^2 over T = 3, 8 and 32 steps by public weights that grow geometrically.
@@ -119,15 +120,17 @@ class Problem:
         shape = {"data_size": self.n, "dimension": self.p}
         return factory(self.objective, budget, **shape, **more)
 
-    def solved(self, algorithm):
-        """Gaps of the library's runs, one a seed."""
+    def solved(self, algorithm, data=None, params=None):
+        """Gaps of the library's runs, one a seed; by default on all rows and from 0."""
         keys = jax.random.split(jax.random.key(2020), SEEDS)
-        return self.values(_solved(algorithm, self.data, keys)) - self.optimum
+        data = self.data if data is None else data
+        params = jnp.zeros(self.p) if params is None else params
+        return self.values(_solved(algorithm, data, keys, params)) - self.optimum
 
 
 @jax.jit
-def _solved(algorithm, data, keys):
-    return jax.vmap(lambda key: dpjax.solve(algorithm, data, key=key).params)(keys)
+def _solved(algorithm, data, keys, params):
+    return jax.vmap(lambda key: dpjax.solve(algorithm, data, key=key, params=params).params)(keys)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -341,6 +344,51 @@ def library(problem):
     table(f"DP-TR on {problem.name}, {problem.loss} loss", rows())
 
 
+def public(problem):
+    """A start from 1 % of the rows, declared public and drawn by index; trainings read the others.
+
+    It is the minimum over them, with a ridge of 1e-4 that keeps columns without entries at 0.
+    """
+    order = np.random.default_rng(5).permutation(problem.n)
+    declared, private = np.split(order, [problem.n // 100])
+    value, slope, _ = _derivatives(problem.loss)
+    penalty, penalty_slope, _ = _penalty(problem.loss)
+    with jax.enable_x64(True):
+        signed = jnp.asarray(problem.signed, jnp.float64)[declared]
+
+        @jax.jit
+        def both(w):
+            ridge = 1e-4 / 2 * jnp.sum(w * w)
+            gradient = slope(signed @ w) @ signed / len(signed) + penalty_slope(w) + 1e-4 * w
+            return jnp.mean(value(signed @ w)) + penalty(w) + ridge, gradient
+
+        start = optimize.minimize(
+            lambda w: [*map(np.asarray, both(w))], np.zeros(problem.p), jac=True
+        )
+    x, y = problem.data.examples
+    data = dpjax.Dataset(np.asarray(x)[private], np.asarray(y)[private], max_norm=1.0)
+    budgets = [dpjax.PrivacyBudget(epsilon, 1 / problem.n) for epsilon in EPSILONS]
+    shape = {"data_size": len(private), "dimension": problem.p, "certify": None}
+
+    def rows():
+        for name, at, more in (
+            ("from 0", 0.0, {}),
+            ("from 0, T = 16", 0.0, {"steps": 16}),
+            ("from the public minimum", 1.0, {}),
+            ("the same, T = 16", 1.0, {"steps": 16}),
+            ("the same, T = 8, final radius 1", 1.0, {"steps": 8, "final_radius": 1.0}),
+        ):
+            made = [dpjax.dp_trust_region(problem.objective, b, **shape, **more) for b in budgets]
+            params = jnp.asarray(at * start.x, jnp.float32)
+            yield name, [problem.solved(algorithm, data, params) for algorithm in made]
+
+    gap = problem.values(start.x[None])[0] - problem.optimum
+    table(
+        f"Public rows of {problem.name}, {problem.loss} loss, whose minimum is off by {gap:.2g}",
+        rows(),
+    )
+
+
 NEW = {"filtering": True, "radius": 8.0}
 # First step with differences, steps between anchors, and loading.
 DIFFERENCES = ((12, 1, 0.1), (24, 1, 0.1), (24, 100, 0.1), (24, 100, 0.3))
@@ -411,6 +459,7 @@ PARTS = {
     "simulation": simulated,
     "shares": shares,
     "hessians": hessians,
+    "public": public,
 }
 
 
