@@ -230,14 +230,15 @@ class FittedQuery(JointQuery):
 class WeightedQuery(JointQuery):
     """Asks what ``JointQuery`` does, each answer with noise of its own.
 
-    ``public`` has ``iteration``, from 0 to T - 1; each answer is asked once.
+    ``public`` has ``iteration``, from 0 to T - 1: each is asked once, which the algorithm assures.
 
     Args:
       factors: noise of each answer over that of ``noise_multiplier``, public, float32 (T,).
 
     Privacy: answer t is a Gaussian mechanism of multiplier ``noise_multiplier`` * factors[t], and
       booked as such. The factors are fixed before the first answer, so mu^2 of all is the sum of
-      1 / multiplier^2, whatever points are chosen from earlier answers.
+      1 / multiplier^2, whatever points are chosen from earlier answers. An algorithm that asks one
+      ``iteration`` twice breaks this unseen.
     """
 
     factors: Array

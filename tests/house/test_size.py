@@ -27,7 +27,7 @@ MOST = {
     "mechanisms": (1431, 8),
     "models": (103, 2),
     "objectives": (2130, 9),  # weights of records, rho of penalties
-    "oracles": (2257, 9),
+    "oracles": (2258, 9),
     "placement": (652, 4),
     "reporting": (1175, 9),  # what officers ask
     "results": (1964, 7),  # coefficients with intervals
@@ -37,7 +37,7 @@ MOST = {
     "transforms": (1589, 8),  # the trust-region link
     "tuning": (1013, 6),
 }
-WHEEL = 45_712
+WHEEL = 45_713
 """All rooms together, templates among them; sample weights and the papers' forms came last."""
 
 
