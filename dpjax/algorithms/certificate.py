@@ -197,8 +197,9 @@ class ErrorBars(Bars):
 
     where r is what a quadratic model leaves out: of a loss whose third derivative is at most k
     times its second, at most k / 2 times (w - w*)^T H (w - w*). Given w, both z and E (w - w*) are
-    normal. As w is an iterate with noise of the same size, w - w* is about as large as w~ - w*,
-    which says how large r is. Sampling error is no part of it.
+    normal. As w is an iterate with noise of the same size, or of ``before`` times it, w - w* is
+    about as large as w~ - w*, or so many times it, which says how large r is. Sampling error is no
+    part of it.
 
     Args:
       estimate: w~, (p,): the undamped step on the last answers alone. A filtered output is another

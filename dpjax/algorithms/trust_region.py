@@ -260,8 +260,8 @@ def dp_trust_region(
         by an average, instead of the last one; it costs no privacy. The certificate and the error
         bars rest on the last answer alone.
       weights: the steps' public shares of the budget's mu^2, T numbers that sum to one, for a joint
-        release without a stopping rule; by default all are equal. The certificate of an output is
-        asked with the last one's noise.
+        release without a stopping rule; by default all are equal. With ``certify="output"`` its
+        answer has the last one's share too, and all are divided by 1 + weights[-1].
       certify: ``"last_query"`` (free; w_{T-1} of a full run), ``"output"`` (one more release) or
         None.
       the others: the same in all factories, see ``help(dpjax.algorithms)``.

@@ -227,13 +227,16 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
         counted = booked[query.name] if query.name in conditional else times
         draws += query.most_answers(counted) * most[query.name]
         # The query says what so many answers release: those of a single pass are one release.
-        for needed in query.event(times).releases if times else ():
-            if needed.count > booked[needed.name]:
+        needed = collections.Counter[str]()
+        for release in query.event(times).releases if times else ():
+            needed[release.name] += release.count
+        for name, count in needed.items():
+            if count > booked[name]:
                 raise ValueError(
                     f"{type(query).__name__} is asked {times} times in {steps} steps and "
-                    f"at their end, but algorithm.event counts {booked[needed.name]} releases of "
-                    f"{needed.name!r}: the guarantee would not hold. Let the event of "
-                    f"{type(algorithm).__name__} count {needed.count}, and calibrate with it."
+                    f"at their end, but algorithm.event counts {booked[name]} releases of "
+                    f"{name!r}: the guarantee would not hold. Let the event of "
+                    f"{type(algorithm).__name__} count {count}, and calibrate with it."
                 )
     if draws > (charged := event.noise_draws):
         raise ValueError(

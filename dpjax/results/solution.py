@@ -413,7 +413,7 @@ def _check(saved: SavedSolution) -> None:
         and all(isinstance(number, int) for number in (score.hidden, score.classes))
         and (not score.kind or 0 < score.model.parameters(1) <= size)
         and (score.kind != "two-layer" or score.hidden > 0)
-        and len(releases) <= _MOST_RELEASES
+        and sum(not release.is_gaussian for release in releases) <= _MOST_RELEASES
         and all(release.count <= _MOST_ANSWERS for release in releases)
         and (
             claim is None or (claim["iterate"] in CERTIFICATES and isinstance(claim["scope"], str))

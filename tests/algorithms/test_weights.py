@@ -1,5 +1,7 @@
 """Shares of the budget that differ between the steps of DP-TR: noise, accounting, error bars."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from factories import BUDGET, STEPS, toy, toy_records
 import dpjax
 from dpjax.accounting import ACCOUNTANTS, epsilon
 from dpjax.algorithms import certificate
+from dpjax.algorithms.trust_region import TrustRegion
 from dpjax.oracles import SecondOrderAnswer, bind
 
 RECORDS = toy_records()
@@ -122,6 +125,27 @@ def test_weights_that_are_none_are_refused(weights, words):
 def test_weights_are_of_joint_releases_that_are_all_asked(more):
     with pytest.raises(ValueError, match="release='joint' and no stopping_alpha"):
         toy("dp-tr", weights=EQUAL, **more)
+
+
+def test_a_model_of_many_shares_is_saved_and_loaded(tmp_path):
+    weights = 1.001 ** np.arange(200)
+    algorithm = toy("dp-tr", steps=200, weights=weights / weights.sum())
+    solution = dpjax.solve(algorithm, RECORDS, seed=0)
+    dpjax.save(tmp_path / "model.npz", solution)
+    assert dpjax.load(tmp_path / "model.npz").event == solution.event
+
+
+def test_an_event_that_leaves_out_some_answers_is_refused():
+    class Cheap(TrustRegion):
+        @property
+        def event(self):
+            event = super().event
+            return dataclasses.replace(event, releases=event.releases[:1])
+
+    algorithm = toy("dp-tr", weights=GROWING)
+    fields = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
+    with pytest.raises(ValueError, match=f"counts 1 releases .* count {STEPS}"):
+        dpjax.solve(dpjax.pytree_dataclass(Cheap)(**fields), RECORDS, seed=0)
 
 
 def test_weights_of_records_are_refused_while_tracing():
