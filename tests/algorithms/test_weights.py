@@ -92,15 +92,28 @@ def test_filter_and_damping_know_the_noise_of_each_step():
 
 
 def test_error_bars_know_that_the_answer_before_had_more_noise():
-    steep = np.append(np.full(STEPS - 1, 0.01), 1 - 0.01 * (STEPS - 1))
-    solutions = [
-        dpjax.solve(toy("dp-tr", weights=weights), RECORDS, seed=0) for weights in (EQUAL, steep)
-    ]
-    assert all(np.isfinite(solution.error_bars.stddev).all() for solution in solutions)
-    algorithm = toy("dp-tr", weights=EQUAL)
-    state = algorithm.init(jnp.zeros(4))
-    near, far = (certificate.error_bars(algorithm, state, True, k) for k in (1.0, 3.0))
-    assert far.shift >= near.shift
+    algorithm = toy("dp-tr", dpjax.PrivacyBudget(50.0, 1e-4), dpjax.objectives.logistic())
+    answer = SecondOrderAnswer(jnp.full(4, 1e-6), jnp.eye(4))
+    state = algorithm.init(jnp.zeros(4))._replace(answer=answer)
+    found = [certificate.error_bars(algorithm, state, True, before) for before in (1.0, 3.0)]
+    near, far = (bars for bars in found if bars is not None)
+    # The bound on what is left out is of second order in the distance to the minimum.
+    assert float(far.shift) == pytest.approx(9 * float(near.shift), rel=1e-5) and near.shift > 0
+    assert np.all(np.diag(far.covariance) > np.diag(near.covariance))
+
+
+def test_every_answer_of_a_training_has_its_own_noise_and_the_last_one_the_certificate():
+    nothing = np.zeros_like(RECORDS[0]), RECORDS[1]
+    settings = {"weights": GROWING, "filtering": False, "certify": "output"}
+    algorithm = toy("dp-tr", objective=dpjax.objectives.logistic(), **settings)
+    keys = jax.random.split(jax.random.key(1), 2_000)
+    train = jax.jit(jax.vmap(lambda key: dpjax.solve(algorithm, nothing, key=key)))
+    solutions = train(keys)
+    norms = np.asarray(solutions.history.gradient_norm)[:, :STEPS]
+    booked = [part["gradient"] for part in (dict(r.components) for r in algorithm.event.releases)]
+    np.testing.assert_allclose(np.sqrt(np.mean(norms**2, 0) / 4), booked[:STEPS], rtol=0.05)
+    last = np.asarray(solutions.certificate.gradient_norm_upper) - float(algorithm.bounds.gradient)
+    np.testing.assert_allclose(np.sqrt(np.mean(last**2) / 4), booked[-1], rtol=0.05)
 
 
 REFUSED = {
