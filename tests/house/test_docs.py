@@ -91,6 +91,9 @@ def test_the_code_of_a_page_can_be_read(page):
             assert all(parsed(words) for words, _ in commands(block))
 
 
+# Pages draw keys as users do, and at epsilon 1 the author's messages are told from noise in most
+# runs and not in all.
+@pytest.mark.filterwarnings("ignore:the noisy gradients cannot be told:RuntimeWarning")
 @pytest.mark.parametrize("page", mostly_ci(WITH_CODE, DAILY), ids=name_of)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
