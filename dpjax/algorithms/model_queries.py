@@ -62,7 +62,7 @@ def shares(weights: Any, steps: int, extra: bool, allowed: bool) -> np.ndarray |
     parts = [_validate.normal(f"weights[{i}]", weight) for i, weight in enumerate(weights)]
     if abs((total := math.fsum(parts)) - 1) > 1e-6:
         raise ValueError(
-            f"weights are the steps' shares of the budget and must sum to one, got {total:.6g}: "
+            f"weights are the steps' shares of the budget and must sum to one, got {total:.9g}: "
             "divide them by their sum."
         )
     parts += parts[-1:] * extra

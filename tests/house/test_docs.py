@@ -11,6 +11,7 @@ import shlex
 import textwrap
 import tomllib
 import types
+import warnings
 
 import pytest
 from factories import mostly_ci
@@ -91,12 +92,11 @@ def test_the_code_of_a_page_can_be_read(page):
             assert all(parsed(words) for words, _ in commands(block))
 
 
-# Pages draw keys as users do, and at epsilon 1 the author's messages are told from noise in most
-# runs and not in all.
-@pytest.mark.filterwarnings("ignore:the noisy gradients cannot be told:RuntimeWarning")
 @pytest.mark.parametrize("page", mostly_ci(WITH_CODE, DAILY), ids=name_of)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if page.stem == "tutorial-text":  # which says so: with a fresh key its noise may hide gradients
+        warnings.filterwarnings("ignore", "the noisy gradients cannot be told", RuntimeWarning)
     text, names = page.read_text(), {"__name__": page.stem}
     for block in blocks(page):
         if block["kind"] == "python":
