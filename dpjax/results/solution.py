@@ -414,6 +414,8 @@ def _check(saved: SavedSolution) -> None:
         and (not score.kind or 0 < score.model.parameters(1) <= size)
         and (score.kind != "two-layer" or score.hidden > 0)
         and sum(not release.is_gaussian for release in releases) <= _MOST_RELEASES
+        # Shares of the budget are a Gaussian for each planned step.
+        and len(releases) <= _MOST_RELEASES + what.steps
         and all(release.count <= _MOST_ANSWERS for release in releases)
         and (
             claim is None or (claim["iterate"] in CERTIFICATES and isinstance(claim["scope"], str))
