@@ -1,4 +1,4 @@
-"""A lower bound on epsilon from one training with canaries, of which secret coins chose some.
+"""A lower bound on epsilon from one training with canaries; NOT PRIVATE with regard to those.
 
 Each of m canaries is in the data by a fair coin of its own. An attacker sees the output and guesses
 r of the coins; C is how many guesses are right. Whoever guesses better than the claim allows
