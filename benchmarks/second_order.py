@@ -39,11 +39,11 @@ from scipy import optimize, stats
 import dpjax
 from dpjax._typing import pytree_dataclass, static
 from dpjax.accounting import compose, round_up
+from dpjax.algorithms import trust_region
 from dpjax.algorithms.filtering import FilteredModel, filtered, unfiltered
 from dpjax.algorithms.model_queries import fractions
 from dpjax.algorithms.model_queries import shares as checked
 from dpjax.algorithms.schedules import radius_at, typical_radius
-from dpjax.algorithms.trust_region import TrustRegion, start, take_step
 from dpjax.linalg import trust_region_step
 from dpjax.oracles import GradientQuery, JointQuery, SecondOrderAnswer
 
@@ -361,8 +361,7 @@ def public(problem):
 
     It is the minimum over them, with a ridge of 1e-4 that keeps columns without entries at 0.
     """
-    order = np.random.default_rng(5).permutation(problem.n)
-    declared, private = np.split(order, [problem.n // 100])
+    declared = np.random.default_rng(5).permutation(problem.n)[: problem.n // 100]
     value, slope, _ = _derivatives(problem.loss)
     penalty, penalty_slope, _ = _penalty(problem.loss)
     with jax.enable_x64(True):
@@ -377,10 +376,9 @@ def public(problem):
         start = optimize.minimize(
             lambda w: [*map(np.asarray, both(w))], np.zeros(problem.p), jac=True
         )
-    x, y = problem.data.examples
-    data = dpjax.Dataset(np.asarray(x)[private], np.asarray(y)[private], max_norm=1.0)
+    _, data = problem.data.split(declared)
     budgets = [dpjax.PrivacyBudget(epsilon, 1 / problem.n) for epsilon in EPSILONS]
-    shape = {"data_size": len(private), "dimension": problem.p, "certify": None}
+    shape = {"data_size": data.size, "dimension": problem.p, "certify": None}
 
     def rows():
         for name, at, more in (
@@ -427,7 +425,7 @@ def shares(problem):
 
 
 @pytree_dataclass(kw_only=True)
-class Lazy(TrustRegion):
+class Lazy(trust_region.TrustRegion):
     """DP-TR that asks a Hessian at every m-th step and keeps the model's between.
 
     Its queries are of the gradient alone, and of the Hessian or of both. Where it is of both, all
@@ -446,7 +444,7 @@ class Lazy(TrustRegion):
         return compose(query.event(count) for query, count in asked if count)
 
     def init(self, params):
-        state = start(params)
+        state = trust_region.start(params)
         return state._replace(model=unfiltered(state.answer, self._stddevs(state.iteration)))
 
     def _ask(self, state, ask):
@@ -470,7 +468,9 @@ class Lazy(TrustRegion):
             hessian_variance=jnp.where(new, model.hessian_variance, old.hessian_variance),
         )
         radius = radius_at(self, state.iteration, answer.hessian.dtype)
-        return take_step(self, state, answer, radius, self._damping(model, state.iteration), model)
+        return trust_region.take_step(
+            self, state, answer, radius, self._damping(model, state.iteration), model
+        )
 
 
 def lazily(algorithm, every):
