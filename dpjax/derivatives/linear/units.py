@@ -110,11 +110,12 @@ def _blocks_of_share(units: int, rows: int) -> int:
     return -(-min(units, SHARE) // _units_of_block(units, rows))
 
 
-@functools.partial(jax.jit, static_argnames=("reduction", "labels"))
+@functools.partial(jax.jit, static_argnames=("reduction", "width", "labels"))
 def prepare_units(
     examples: PyTree,
     mask: Bool[Array, " n"] | None,
     reduction: str,
+    width: int | None = None,
     labels: Signs | None = None,
 ) -> PreparedUnits:
     """Returns units in the layout that ``unit_sums`` reads.
@@ -132,7 +133,7 @@ def prepare_units(
     dtype = wide_dtype(x.dtype)
     kind = Signs() if labels is None else labels
     held = _units_of_block(n, rows)
-    at_once = chunk_width(n, rows, p)
+    at_once = width or chunk_width(n, rows, p)
     share = min(n, SHARE)
     chunks = -(-_blocks_of_share(n, rows) // at_once)  # of a share
     count = -(-n // share) * chunks * at_once
