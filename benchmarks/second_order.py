@@ -1,12 +1,13 @@
 """What costs no privacy in DP-TR, and variance-reduced Hessians: the numbers of docs/benchmarks.md.
 
 ``python -m benchmarks.second_order filter`` trains with ``dp_trust_region`` itself, on the last
-answers, filtered, and filtered with more steps or growing shares of the budget. ``public`` starts
-it at the minimum over public rows. The others are simulations of one joint release a step, with the
+answers, filtered, and filtered with more steps or growing shares of the budget. ``shares`` splits
+mu^2 over its T = 3, 8 and 32 steps by public weights that grow geometrically, ``lazy`` asks a
+Hessian at every m-th step alone, and ``lazy-time`` says what that saves. ``public`` starts it at
+the minimum over public rows. The others are simulations of one joint release a step, with the
 noise that the library calibrates, on matrices that answer all seeds at once:
 
 - ``simulation`` holds it beside the library.
-- ``shares`` splits mu^2 over T = 3, 8 and 32 steps by public weights that grow geometrically.
 - ``hessians`` asks differences of Hessians in the last steps, of all records or of batches.
 
 Gaps are NOT PRIVATE: they compare with the optimum on public benchmark data. Each is the mean of 10
@@ -23,8 +24,11 @@ composition applies. At d = 0 nothing is released of the Hessian, and none is ne
 """
 
 import argparse
+import collections
+import dataclasses
 import functools
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -33,10 +37,15 @@ from jax.scipy.special import expit
 from scipy import optimize, stats
 
 import dpjax
+from dpjax._typing import pytree_dataclass, static
+from dpjax.accounting import compose, round_up
+from dpjax.algorithms import trust_region
 from dpjax.algorithms.filtering import FilteredModel, filtered, unfiltered
+from dpjax.algorithms.model_queries import fractions
 from dpjax.algorithms.model_queries import shares as checked
+from dpjax.algorithms.schedules import radius_at, typical_radius
 from dpjax.linalg import trust_region_step
-from dpjax.oracles import SecondOrderAnswer
+from dpjax.oracles import GradientQuery, JointQuery, SecondOrderAnswer
 
 EPSILONS = (0.2, 0.5, 1.0, 2.0)
 SEEDS = 10
@@ -78,6 +87,9 @@ class Problem:
         self.signed = jnp.asarray(x * y[:, None])
         self.products = jnp.asarray(x[:, i] * x[:, j])
         self.optimum = OPTIMA[name, loss]
+
+    def __str__(self):
+        return f"{self.name}, {self.loss} loss"
 
     def values(self, params):
         """Objective of each row of ``params``."""
@@ -349,8 +361,7 @@ def public(problem):
 
     It is the minimum over them, with a ridge of 1e-4 that keeps columns without entries at 0.
     """
-    order = np.random.default_rng(5).permutation(problem.n)
-    declared, private = np.split(order, [problem.n // 100])
+    declared = np.random.default_rng(5).permutation(problem.n)[: problem.n // 100]
     value, slope, _ = _derivatives(problem.loss)
     penalty, penalty_slope, _ = _penalty(problem.loss)
     with jax.enable_x64(True):
@@ -365,10 +376,9 @@ def public(problem):
         start = optimize.minimize(
             lambda w: [*map(np.asarray, both(w))], np.zeros(problem.p), jac=True
         )
-    x, y = problem.data.examples
-    data = dpjax.Dataset(np.asarray(x)[private], np.asarray(y)[private], max_norm=1.0)
+    _, data = problem.data.split(declared)
     budgets = [dpjax.PrivacyBudget(epsilon, 1 / problem.n) for epsilon in EPSILONS]
-    shape = {"data_size": len(private), "dimension": problem.p, "certify": None}
+    shape = {"data_size": data.size, "dimension": problem.p, "certify": None}
 
     def rows():
         for name, at, more in (
@@ -404,12 +414,167 @@ def simulated(problem):
 def shares(problem):
     """Which growth of the shares is best for T = 3, 8 and 32."""
     for steps in (3, 8, 32):
-        rows = [
-            (f"growth {growth:g}", gaps(problem, steps, weights=growing(steps, growth), **NEW))
-            for growth in (1.0, 1.02, 1.05, 1.1, 1.3, 2.0)
-            if growth**steps < 1e4
-        ]
-        table(f"Shares on {problem.name}, {problem.loss} loss, T = {steps}", rows)
+
+        def rows(steps=steps):
+            for growth in (1.0, 1.03, 1.1, 1.3):
+                more = {"steps": steps, "weights": growing(steps, growth), "certify": None}
+                made = [problem.library(dpjax.dp_trust_region, e, **more) for e in EPSILONS]
+                yield f"growth {growth - 1:.0%} a step", [*map(problem.solved, made)]
+
+        table(f"Shares on {problem}, T = {steps}", rows())
+
+
+@pytree_dataclass(kw_only=True)
+class Lazy(trust_region.TrustRegion):
+    """DP-TR that asks a Hessian at every m-th step and keeps the model's between.
+
+    Its queries are of the gradient alone, and of the Hessian or of both. Where it is of both, all
+    answers have one multiplier, so that T answers are T releases of it, whatever m is.
+    """
+
+    every: int = static()
+
+    title = "Lazy DP-TR"
+
+    @property
+    def event(self):
+        (gradient, last), hessians = self.queries, -(-int(self.steps) // self.every)
+        alone = int(self.steps) - hessians * isinstance(last, JointQuery)
+        asked = ((gradient, alone), (last, hessians))
+        return compose(query.event(count) for query, count in asked if count)
+
+    def init(self, params):
+        state = trust_region.start(params)
+        return state._replace(model=unfiltered(state.answer, self._stddevs(state.iteration)))
+
+    def _ask(self, state, ask):
+        (gradient, last), params = self.queries, state.params
+        new = state.iteration % self.every == 0
+        if not isinstance(last, JointQuery):
+            return SecondOrderAnswer(ask(gradient, params), ask(last, params, asked=new))
+        both, alone = ask(last, params, asked=new), ask(gradient, params, asked=~new)
+        return both._replace(gradient=jnp.where(new, both.gradient, alone))
+
+    def step(self, key, state, ask):
+        answer, old = self._ask(state, ask), state.model
+        new, noise = state.iteration % self.every == 0, self._stddevs(state.iteration)
+        model = unfiltered(answer, noise)
+        if self.filtering:
+            move = state.params - state.query_point
+            model = filtered(old, state.iteration, move, answer, noise)
+        # Where no Hessian was asked the last model's stays; the gradient's filter reads no new one.
+        model = model._replace(
+            hessian=jnp.where(new, model.hessian, old.hessian),
+            hessian_variance=jnp.where(new, model.hessian_variance, old.hessian_variance),
+        )
+        radius = radius_at(self, state.iteration, answer.hessian.dtype)
+        return trust_region.take_step(
+            self, state, answer, radius, self._damping(model, state.iteration), model
+        )
+
+
+def lazily(algorithm, every):
+    """Returns ``algorithm``, a ``TrustRegion``, with a Hessian at every so many steps alone.
+
+    Separate releases have mu^2 split anew: a Hessian asked at every m-th step has m times as much.
+    """
+    first, last = algorithm.queries[0], algorithm.queries[-1]
+    multiplier, scale = last.noise_multiplier, 1.0
+    if not isinstance(last, JointQuery):
+        mu = np.hypot(1 / float(first.noise_multiplier), 1 / float(last.noise_multiplier))
+        length = typical_radius((float(algorithm.radius), 0.5))
+        parts = fractions(first.clip_norm, last.clip_norm / np.sqrt(every), length)
+        multiplier, of_hessian = (
+            round_up(1 / (mu * np.sqrt(part))) for part in (parts[0], every * parts[1])
+        )
+        scale = of_hessian / float(last.noise_multiplier)
+        last = dataclasses.replace(last, noise_multiplier=of_hessian)
+    gradient = GradientQuery(
+        setting=last.setting, noise_multiplier=multiplier, clip_norm=first.bound()
+    )
+    fields = {field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)}
+    fields |= {"queries": (gradient, last), "damping": algorithm.damping * scale, "every": every}
+    return Lazy(**fields)
+
+
+def of_batches(problem, epsilon):
+    """DP-STR's question and defaults in a ``TrustRegion`` that reads last answers."""
+    drawn = problem.library(dpjax.dp_stochastic_trust_region, epsilon)
+    more = {"steps": int(drawn.steps), "certify": None, "filtering": False}
+    whole = problem.library(dpjax.dp_trust_region, epsilon, **more)
+    same = {name: getattr(drawn, name) for name in ("radius", "radius_decay")}
+    return dataclasses.replace(whole, queries=drawn.stages[0], damping=drawn.damping[0], **same)
+
+
+def whole(problem, epsilon, **more):
+    """DP-TR of the library."""
+    return problem.library(dpjax.dp_trust_region, epsilon, certify=None, **more)
+
+
+FORMS = {
+    "DP-TR": whole,
+    "DP-TR, last answers": functools.partial(whole, filtering=False),
+    "DP-TR, separate releases": functools.partial(whole, release="separate"),
+    "DP-STR": of_batches,
+}
+EVERY = (2, 4, 8)
+
+
+def lazy(problem):
+    """A Hessian at every m-th step, in the library's forms of a release."""
+    for form, make in FORMS.items():
+        made = [make(problem, epsilon) for epsilon in EPSILONS]
+
+        def rows(made=made):
+            yield "a Hessian at each step", [*map(problem.solved, made)]
+            for every in EVERY:
+                held = [lazily(algorithm, every) for algorithm in made]
+                for algorithm, epsilon in zip(held, EPSILONS, strict=True):
+                    assert algorithm.epsilon() <= epsilon
+                yield f"at every {every}th", [*map(problem.solved, held)]
+
+        table(f"{form} with lazy Hessians on {problem}", rows())
+
+
+class Wide(Problem):
+    """Made-up rows on the sphere, logistic loss."""
+
+    def __init__(self, n, p):
+        draw = np.random.default_rng(0)
+        x = draw.normal(size=(n, p)).astype(np.float32)
+        x /= np.linalg.norm(x, axis=1, keepdims=True) * np.float32(1 + 1e-6)
+        y = np.where(draw.uniform(size=n) < expit(8 * x[:, 0]), 1, -1).astype(np.float32)
+        self.objective, self.n, self.p = LOSSES["logistic"](STRENGTH), n, p
+        self.data = dpjax.Dataset(x, y, name="wide", max_norm=1.0)
+
+
+def seconds(algorithm, problem):
+    """The least time of three runs that are compiled already."""
+    run = jax.jit(lambda key: dpjax.solve(algorithm, problem.data, key=key).params)
+    times = []
+    for seed in range(4):
+        begun = time.perf_counter()
+        run(jax.random.key(seed)).block_until_ready()
+        times.append(time.perf_counter() - begun)
+    return min(times[1:])
+
+
+def lazy_time(features=(22, 200, 500), n=20_000):
+    """Time of a step on made-up rows: the least of three runs of all steps, over their number."""
+    print("\n| | " + " | ".join(f"p = {p}" for p in features) + " |")
+    print("|---|" + "---|" * len(features))
+    cells = collections.defaultdict(list)
+    for p in features:
+        problem = Wide(n, p)
+        for form in ("DP-TR", "DP-STR"):
+            made = FORMS[form](problem, 1.0)
+            for every in (1, *EVERY):
+                algorithm = lazily(made, every) if every > 1 else made
+                cells[form, every].append(seconds(algorithm, problem) / int(made.steps))
+    for (form, every), times in cells.items():
+        first = cells[form, 1]
+        row = [f"{1e3 * t:.3g} ms ({t / u:.2f})" for t, u in zip(times, first, strict=True)]
+        print(f"| {form}, m = {every} | " + " | ".join(row) + " |")
 
 
 def hessians(problem):
@@ -458,6 +623,7 @@ PARTS = {
     "filter": library,
     "simulation": simulated,
     "shares": shares,
+    "lazy": lazy,
     "hessians": hessians,
     "public": public,
 }
@@ -465,10 +631,12 @@ PARTS = {
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=list(PARTS))
+    parser.add_argument("part", choices=[*PARTS, "lazy-time"])
     parser.add_argument("--data", nargs="+", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--losses", nargs="+", choices=list(LOSSES), default=list(LOSSES))
     arguments = parser.parse_args()
+    if arguments.part == "lazy-time":
+        sys.exit(lazy_time())
     try:
         for name in arguments.data:
             for loss in arguments.losses:

@@ -43,7 +43,8 @@ def pytest_collection_modifyitems(items):
 
     def place(item):
         name = item.callspec.params.get("name", "") if hasattr(item, "callspec") else ""
-        return order[item.path], mark_of(item) or "", name if item.path.stem in BY_NAME else ""
+        mark = compiling.mark_of(item) or ""
+        return order[item.path], mark, name if item.path.stem in BY_NAME else ""
 
     items.sort(key=place)
 
@@ -53,11 +54,6 @@ def pytest_collection_finish(session):
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-
-
-def mark_of(item):
-    """The mark that says how a test's programs are compiled, or None."""
-    return next((mark for mark in ("computes", "optimised") if item.get_closest_marker(mark)), None)
 
 
 def pytest_addoption(parser):
@@ -95,7 +91,7 @@ def pytest_terminal_summary(terminalreporter, config):
 @pytest.fixture(autouse=True)
 def optimisation(request):
     """Compiles a test's programs as its mark says."""
-    compiling.choose(mark_of(request.node))
+    compiling.choose(compiling.mark_of(request.node))
 
 
 @pytest.fixture(autouse=True)

@@ -279,6 +279,33 @@ class Dataset:
         # Held-out records are not grouped.
         return dataclasses.replace(self, **held_out, present=None)
 
+    def split(self, public: Any, private: Any = None) -> tuple["Dataset", "Dataset"]:
+        """Returns the records declared public, and the private ones; both keep the test records.
+
+        Args:
+          public: indices or a mask of records, which say nothing of the private ones.
+          private: as ``public``; by default all others.
+
+        Raises:
+          ValueError: if a record is in both parts, or twice in one. Equal rows of two indices are
+            not compared.
+        """
+        rows = np.arange(self.size)
+        try:
+            shown = rows[np.asarray(public)].ravel()
+            rest = np.delete(rows, shown) if private is None else rows[np.asarray(private)].ravel()
+        except IndexError:  # whose words have the number of records
+            raise ValueError("public and private must be indices of records, or masks.") from None
+        if np.unique(np.append(shown, rest)).size < shown.size + rest.size:
+            raise ValueError("a record is named twice: it may be public or private, and once.")
+
+        def part(rows: np.ndarray) -> "Dataset":
+            leaves = self.x, self.y, self.present
+            x, y, present = jax.tree.map(lambda leaf: leaf[rows], leaves)
+            return dataclasses.replace(self, x=x, y=y, present=present)
+
+        return part(shown), part(rest)
+
 
 def check_arrays(name: str, tree: PyTree) -> None:
     """Raises if a leaf of ``tree`` is not an array of numbers, without printing its values."""

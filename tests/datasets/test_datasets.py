@@ -581,6 +581,45 @@ def byte_images(folder, archive, rows, **changed):
     return path
 
 
+def _three():
+    x, y = np.arange(6.0).reshape(3, 2), np.arange(3.0)
+    return datasets.Dataset(x, y, x, y, name="three", max_norm=1.0)
+
+
+def test_a_public_part_and_the_others():
+    mask = np.array([True, False, True])
+    for named in ((mask,), ([0, 2],), ((0, -1), [1]), (mask, ~mask)):
+        public, private = _three().split(*named)
+        assert (public.y == [0, 2]).all() and (public.x == [[0, 1], [4, 5]]).all()
+        assert (private.y == [1]).all() and private.name == "three" and private.max_norm == 1
+        assert private.test.size == 3
+    units = datasets.group(dataclasses.replace(_three(), max_norm=None), [0, 0, 1], 2)
+    public, private = units.split([1])
+    assert public.present.tolist() == [[True, False]] and private.present.all()
+
+
+@pytest.mark.parametrize(
+    "named",
+    {
+        "in both": ([0, 1], [1, 2]),
+        "in both, by another name of the last": ([-1], [2]),
+        "masks that overlap": ([True, True, False], [False, True, True]),
+        "twice in the private part": ([0], [1, 1]),
+        "twice in the public part": ([0, 0],),
+    }.values(),
+)
+def test_a_public_part_that_overlaps_the_private_one_is_refused(named):
+    with pytest.raises(ValueError, match="named twice"):
+        _three().split(*named)
+
+
+@pytest.mark.parametrize("named", [([5],), ([True],), ([0.5],), ([0], [3]), (["a"],)])
+def test_a_part_by_no_indices_is_refused_without_the_number_of_records(named):
+    with pytest.raises(ValueError, match="indices of records, or masks") as caught:
+        _three().split(*named)
+    assert "3" not in str(caught.value)
+
+
 def test_images_are_scaled_by_the_range_of_a_byte(no_data, monkeypatch, tmp_path):
     monkeypatch.setenv("DPJAX_DATA", str(tmp_path))
     byte_images(tmp_path, "cifar10.npz", 3)

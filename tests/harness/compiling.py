@@ -91,6 +91,11 @@ def _put(self, key, value):
     pathlib.Path(entry.name).replace(self.path / f"{key}{_CACHE_SUFFIX}")
 
 
+def mark_of(item):
+    """The mark that says how a test's programs are compiled, or None."""
+    return next((mark for mark in ("computes", "optimised") if item.get_closest_marker(mark)), None)
+
+
 def choose(mark):
     """Compiles as a mark says."""
     _context.set_global((mark, _context.get_global()[1]))

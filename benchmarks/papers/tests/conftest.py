@@ -1,17 +1,22 @@
 """Fixtures of the papers' suite: no network, pictures kept, and programs that compile fast."""
 
-import os
 import pathlib
 
-# Before JAX is imported; trainings of a few steps do not pay for optimised programs.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-
+import compiling
 import jax
 import matplotlib.figure
 import pytest
 import sklearn.datasets
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+compiling.install()
+compiling.share()
+
+
+@pytest.fixture(autouse=True)
+def optimisation(request):
+    """Compiles a test's programs as its mark says."""
+    compiling.choose(compiling.mark_of(request.node))
 
 
 @pytest.fixture

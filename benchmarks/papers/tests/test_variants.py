@@ -104,6 +104,7 @@ def test_squared_lengths_are_added_up():
     np.testing.assert_allclose(drift, np.cumsum([0, *squares[:3]]), rtol=1e-5)
 
 
+@pytest.mark.computes
 @pytest.mark.parametrize("name", VARIANTS)
 def test_an_attack_does_not_refute_the_claim_and_has_power(name):
     game = scenarios.full_run(VARIANTS[name])
