@@ -1,4 +1,4 @@
-"""Attacks on dpjax's own guarantees: lower bounds on epsilon from many runs; NOT PRIVATE."""
+"""Attacks on dpjax's own guarantees: lower bounds on epsilon from many runs or one; NOT PRIVATE."""
 
 from dpjax.auditing import canaries, claims, counts, estimators, games
 from dpjax.auditing.claims import Claim, GaussianClaim, SampledGaussianClaim
@@ -6,6 +6,7 @@ from dpjax.auditing.estimators import estimate
 from dpjax.auditing.figure import plot_audits
 from dpjax.auditing.games import Game, play
 from dpjax.auditing.registry import AUDITS, Audit, Row, attack, audit, audit_many, plan
+from dpjax.auditing.single_run import OneRun, one_run
 
 __all__ = [
     "AUDITS",
@@ -13,6 +14,7 @@ __all__ = [
     "Claim",
     "Game",
     "GaussianClaim",
+    "OneRun",
     "Row",
     "SampledGaussianClaim",
     "attack",
@@ -24,6 +26,7 @@ __all__ = [
     "estimate",
     "estimators",
     "games",
+    "one_run",
     "plan",
     "play",
     "plot_audits",

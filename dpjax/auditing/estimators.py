@@ -13,6 +13,7 @@ claim, and ``level`` the probability, at most, that a bound fails.
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -101,20 +102,25 @@ def audited_scale(counts: Counts, claim: Claim, level: float = LEVEL) -> float:
 
     Reference: Nasr et al. (2023), Tight auditing of differentially private machine learning.
     """
+    return largest_scale(lambda scale: rejects(counts, claim, level, scale))
+
+
+def largest_scale(rejected: Callable[[float], bool]) -> float:
+    """Returns the largest scale whose curve is not ``rejected``, see ``audited_scale``."""
     # Curves are ordered by the scale: bracket the largest that is not rejected, then bisect.
     high = 1.0
-    while not rejects(counts, claim, level, high):
+    while not rejected(high):
         if high >= _LARGEST:
             return math.inf
         high *= 2
     low = high / 2
-    while rejects(counts, claim, level, low):
+    while rejected(low):
         if low <= _SMALLEST:
             return _SMALLEST
         high, low = low, low / 2
     while high > low * (1 + _PRECISION):
         middle = np.sqrt(low * high)
-        if rejects(counts, claim, level, middle):
+        if rejected(middle):
             high = middle
         else:
             low = middle

@@ -56,6 +56,12 @@ KILLED_BY = {
         f"{REFUSED_MAP}[not convex enough]",
         f"{REFUSED_MAP}[outside the set]",
     ],
+    "canaries guessed by who knows the coins": [
+        "test_single_run.py::test_of_200_honest_runs_none_is_above_the_claim",
+    ],
+    "dependent guesses taken to be independent": [
+        "test_single_run.py::test_no_bound_is_fooled_by_a_mechanism_that_fails_as_a_whole",
+    ],
     "noise x0.95": [f"{ACCOUNTED}[dp-gd]"],
     "the uses of a parameter measured separately": [
         "test_book_keeping.py::test_all_ways_agree[used twice-True]",

@@ -32,6 +32,7 @@ from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.algorithms.trust_region import TrustRegion
+from dpjax.auditing import single_run
 from dpjax.datasets import delimited, encoders, labels, loaders, units
 from dpjax.datasets.rows import MappedFile
 from dpjax.derivatives import (
@@ -1139,3 +1140,19 @@ def _(patch):
 @mutant("a mirror map taken unchecked")
 def _(patch):
     patch.setattr(mirror_descent, "_check_pair", lambda *given: None)
+
+
+# The audit of one run.
+
+
+@mutant("canaries guessed by who knows the coins")
+def _(patch):
+    patch.setattr(single_run, "_correct", lambda scores, included, guesses: guesses)
+
+
+@mutant("dependent guesses taken to be independent")
+def _(patch):
+    def binomial(canaries, *test):
+        return single_run.independent_bound(*test)
+
+    patch.setattr(single_run, "curve_bound", binomial)
