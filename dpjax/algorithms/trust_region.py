@@ -151,6 +151,11 @@ class TrustRegion(base.Algorithm):
         factor = self._factor(iteration)
         return self.queries[0].stddev * factor, self.queries[-1].hessian_stddev * factor
 
+    def _ask(self, state: TrustRegionState, ask: base.Ask) -> SecondOrderAnswer:
+        weighted = isinstance(self.queries[0], WeightedQuery)
+        public = {"iteration": state.iteration} if weighted else {}
+        return ask_model(self.queries, state.params, ask, **public)
+
     def init(self, params: Params) -> TrustRegionState:
         state = start(params)
         model = unfiltered(state.answer, self._stddevs(state.iteration)) if self.filtering else None
@@ -160,8 +165,7 @@ class TrustRegion(base.Algorithm):
         self, key: Array, state: TrustRegionState, ask: base.Ask
     ) -> tuple[TrustRegionState, TrustRegionInfo]:
         # Algorithm 1, with damping, a radius that shrinks, and a filter over the answers.
-        # Steps 3 and 4; the iteration is for shares of the budget.
-        answer = ask_model(self.queries, state.params, ask, iteration=state.iteration)
+        answer = self._ask(state, ask)  # steps 3 and 4
         radius = schedules.radius_at(self, state.iteration, answer.hessian.dtype)
         if (model := state.model) is not None:
             here, before = (ravel_pytree(w)[0] for w in (state.params, state.query_point))
@@ -193,8 +197,7 @@ class TrustRegion(base.Algorithm):
         params, answer = state.query_point, state.answer
         if self.certified == "output":
             # Here no answer was asked yet: one more release, which ``event`` counts.
-            params = state.params
-            answer = ask_model(self.queries, params, ask, iteration=state.iteration)
+            params, answer = state.params, self._ask(state, ask)
         gradient = ravel_pytree(at_least_float32(params))[1](answer.gradient)
         answer = gradient, answer.hessian
         return certificate.certify(self, params, answer, self.certified, bounded_rows)
