@@ -75,21 +75,25 @@ def growing(steps, growth):
 
 
 class Problem:
-    """A data set and a loss, with what answers all seeds by matrix products."""
+    """A data set and a loss, with what answers all seeds by matrix products.
 
-    def __init__(self, name, loss):
-        data = dpjax.datasets.load(name)
-        x, y = (np.asarray(part)[: ROWS[name]] for part in data.examples)
+    ``rows`` are that many, evenly spread over those of ``ROWS``.
+    """
+
+    def __init__(self, name, loss, rows=None, seeds=SEEDS):
+        data, self.seeds = dpjax.datasets.load(name), seeds
+        part = slice(0, ROWS[name], ROWS[name] // rows if rows else None)
+        x, y = (np.asarray(each)[part] for each in data.examples)
         self.name, self.loss, self.objective = name, loss, LOSSES[loss](STRENGTH)
         self.data = dpjax.Dataset(x, y, name=name, max_norm=1.0)
         self.n, self.p = x.shape
         i, j = np.triu_indices(self.p)
         self.signed = jnp.asarray(x * y[:, None])
         self.products = jnp.asarray(x[:, i] * x[:, j])
-        self.optimum = OPTIMA[name, loss]
+        self.optimum = minima(self)[0][0] if rows else OPTIMA[name, loss]
 
     def __str__(self):
-        return f"{self.name}, {self.loss} loss"
+        return f"{self.name}, {self.n:,} rows, {self.loss} loss"
 
     def values(self, params):
         """Objective of each row of ``params``."""
@@ -134,7 +138,7 @@ class Problem:
 
     def solved(self, algorithm, data=None, params=None):
         """Gaps of the library's runs, one a seed; by default on all rows and from 0."""
-        keys = jax.random.split(jax.random.key(2020), SEEDS)
+        keys = jax.random.split(jax.random.key(2020), self.seeds)
         data = self.data if data is None else data
         params = jnp.zeros(self.p) if params is None else params
         return self.values(_solved(algorithm, data, keys, params)) - self.optimum
@@ -307,9 +311,9 @@ def _simulate(loss, batches, differs, key, signed, products, starts, *more):
 def gaps(problem, steps=32, epsilons=EPSILONS, key=0, noise=None, **settings):
     """Gaps of simulated runs, (epsilons, seeds)."""
     noise = noise or [problem.noise(epsilon, steps) for epsilon in epsilons]
-    columns = np.repeat(np.asarray(noise, np.float32), SEEDS, axis=0).T
+    columns = np.repeat(np.asarray(noise, np.float32), problem.seeds, axis=0).T
     ends = simulate(problem, tuple(columns), key=key, steps=steps, **settings)
-    return problem.values(ends).reshape(len(noise), SEEDS) - problem.optimum
+    return problem.values(ends).reshape(len(noise), problem.seeds) - problem.optimum
 
 
 def cell(gap, beside=None):
@@ -526,12 +530,12 @@ def lazy(problem):
         made = [make(problem, epsilon) for epsilon in EPSILONS]
 
         def rows(made=made):
-            yield "a Hessian at each step", [*map(problem.solved, made)]
+            yield "a Hessian each step", [*map(problem.solved, made)]
             for every in EVERY:
                 held = [lazily(algorithm, every) for algorithm in made]
                 for algorithm, epsilon in zip(held, EPSILONS, strict=True):
                     assert algorithm.epsilon() <= epsilon
-                yield f"at every {every}th", [*map(problem.solved, held)]
+                yield f"every {every} steps", [*map(problem.solved, held)]
 
         table(f"{form} with lazy Hessians on {problem}", rows())
 
@@ -559,7 +563,7 @@ def seconds(algorithm, problem):
     return min(times[1:])
 
 
-def lazy_time(features=(22, 200, 500), n=20_000):
+def lazy_time(features=(200, 400), n=10_000):
     """Time of a step on made-up rows: the least of three runs of all steps, over their number."""
     print("\n| | " + " | ".join(f"p = {p}" for p in features) + " |")
     print("|---|" + "---|" * len(features))
@@ -599,8 +603,8 @@ def hessians(problem):
     table(f"Batches of n / 7 on {problem.name}, {problem.loss} loss", rows)
 
 
-def optima(problem):
-    """The least of the minima in float64 that Newton's method finds from 0 and random starts.
+def minima(problem):
+    """Minima in float64 that Newton's method finds from 0 and random starts, the least first.
 
     A column without entries starts at 0, from where it would run away to infinity.
     """
@@ -608,12 +612,17 @@ def optima(problem):
     starts = [np.zeros(problem.p)]
     starts += [draw.normal(size=problem.p) * scale * used for scale in (1, 3, 10) for _ in "1234"]
     ends = [problem.minimum(start) for start in starts]
-    ends = sorted(end for end in ends if end[1] <= 1e-9 and end[2] > 0)
+    return sorted(end for end in ends if end[1] <= 1e-9 and end[2] > 0)
+
+
+def optima(problem):
+    """The least minimum."""
+    ends = minima(problem)
     value, norm, least = ends[0]
     same = sum(end[0] < value + 1e-9 for end in ends)
     print(
         f'    ("{problem.name}", "{problem.loss}"): {value:.10f},  # |g| {norm:.0e}, eigenvalue '
-        f"{least:.1e}, {same} of {len(ends)} minima from {len(starts)} starts",
+        f"{least:.1e}, {same} of {len(ends)} minima",
         flush=True,
     )
 
@@ -634,12 +643,15 @@ if __name__ == "__main__":
     parser.add_argument("part", choices=[*PARTS, "lazy-time"])
     parser.add_argument("--data", nargs="+", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--losses", nargs="+", choices=list(LOSSES), default=list(LOSSES))
+    parser.add_argument("--rows", type=int, help="a part of the rows, with an optimum of its own")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
     arguments = parser.parse_args()
     if arguments.part == "lazy-time":
         sys.exit(lazy_time())
     try:
         for name in arguments.data:
             for loss in arguments.losses:
-                PARTS[arguments.part](Problem(name, loss))
+                problem = Problem(name, loss, arguments.rows, arguments.seeds)
+                PARTS[arguments.part](problem)
     except FileNotFoundError as error:
         sys.exit(str(error))
