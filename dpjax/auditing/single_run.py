@@ -67,8 +67,8 @@ def one_run(
     """Returns a lower bound on epsilon from the scores of the canaries of one training.
 
     Each bound fails with probability ``level`` over their number at most, so by the union bound all
-    hold together, and so does the largest. Two of them guess a fifth of the coins: the
-    tenth with the largest scores is taken to be included, that with the least not to be.
+    hold together, and so does the largest. The first two guess a fifth of the coins: the tenth with
+    the largest scores is taken to be included, that with the least not to be.
 
     - Any mechanism: theorem 5.2 of Steinke, Nasr and Jagielski, see ``any_bound``.
     - Curves: no member of the claimed family with more noise than that of the bound explains the
@@ -94,7 +94,8 @@ def one_run(
         refutation then says that the noise is too small, or that it is not independent.
 
     Raises:
-      ValueError: for fewer than 20 canaries, arrays of other shapes, or coins that are not bool.
+      ValueError: for fewer than 20 canaries, arrays of other shapes, scores that are NaN, or coins
+        that are not bool.
 
     Privacy: the coins are SECRET until the bound is made. Canaries are no one's data, so what is
       returned tells nothing of a record that the scores, made of released values, do not.
@@ -120,6 +121,8 @@ def one_run(
             "scores (m,) of numbers and included (m,) of bool are one of each canary, got "
             f"{scores.dtype}{scores.shape} and {included.dtype}{included.shape}."
         )
+    if np.isnan(scores).any():
+        raise ValueError("scores must not be NaN, which says nothing of a coin: give 0.")
     if (size := scores.size) < 20:
         raise ValueError(f"{size} canaries can refute no claim; take at least 20, better 1,000.")
     share = level / (3 if independent else 2)

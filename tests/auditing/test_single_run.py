@@ -105,3 +105,5 @@ def test_what_is_no_coin_is_refused():
             one_run(*bad, claim(), DELTA)
     with pytest.raises(ValueError, match="at least 20"):
         one_run(scores[0][:5], coins[0][:5], claim(), DELTA)
+    with pytest.raises(ValueError, match="must not be NaN"):
+        one_run(np.where(coins[0], np.nan, scores[0]), coins[0], claim(), DELTA)
