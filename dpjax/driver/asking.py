@@ -62,7 +62,7 @@ class Asking:
         condition = query.is_asked(**public)
         self.asked.append(Asked(query.name, condition is not None))
         own = query.step_key(self._bound.key, self._step, **public)
-        answer = query.answer(own, self._bound.records, params, **public)
+        answer = self._answer(query, own, params, public)
         counts = 1.0 if condition is None else jnp.asarray(condition, jnp.float32)
         evidence = query.evidence(answer, params, **public)
         # A step that was not asked has noise 0, which is no evidence.
@@ -73,6 +73,9 @@ class Asking:
             lambda leaf: leaf.astype(wide) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf,
             answer,
         )
+
+    def _answer(self, query: Query, key: Array, params: Params, public: dict[str, Any]) -> PyTree:
+        return query.answer(key, self._bound.records, params, **public)
 
     def _check(self, query: Query) -> None:
         queries = self._bound.algorithm.queries
@@ -166,10 +169,10 @@ def questions(
 class _Counting(Asking):
     """Notes how many numbers of Gaussian noise an answer of each query has."""
 
-    def __call__(self, query: Query, params: Params, **public: Any) -> PyTree:
-        answer = super().__call__(query, params, **public)
-        # Any key serves, because only shapes are traced here.
-        parts = query._exact_parts(self._bound.key, self._bound.records, params, **public)
+    def _answer(self, query: Query, key: Array, params: Params, public: dict[str, Any]) -> PyTree:
+        # As ``Query.answer`` where no condition holds, whose sums are traced twice and more.
+        parts = query._exact_parts(key, self._bound.records, params, **public)
+        answer = query._perturbed(key, parts, params, **public)
         pairs = zip(parts, (law for _, law in query.noises(**public)), strict=True)
         draws = sum(math.prod(part.shape) for part, law in pairs if law.is_charged)
         self.asked[-1] = self.asked[-1]._replace(noise_draws=draws)

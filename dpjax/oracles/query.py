@@ -238,7 +238,8 @@ class Query:
         """
 
         def compute(params: Params) -> PyTree:
-            return self._answer(key, records, params, **public)
+            exact = self._exact_parts(key, records, params, **public)
+            return self._perturbed(key, exact, params, **public)
 
         if (asked := self.is_asked(**public)) is None:
             return compute(params)
@@ -246,8 +247,8 @@ class Query:
         nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(compute, params))
         return cond_under_vmap(asked, compute, params, nothing)
 
-    def _answer(self, key: Array, records: Records, params: Params, **public: Any) -> PyTree:
-        exact = self._exact_parts(key, records, params, **public)
+    def _perturbed(self, key: Array, exact: Sums, params: Params, **public: Any) -> PyTree:
+        """Returns the answer to ``exact``, with its noise."""
         noises, stddevs = self.noises(**public), self.stddevs(params, **public)
         purposes = [purpose for purpose, _ in noises]
         # A key drawn with twice gives the same noise twice, or noise that follows the batch.
