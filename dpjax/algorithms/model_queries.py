@@ -20,6 +20,8 @@ from dpjax.oracles import (
 )
 
 RELEASES = ("joint", "separate")
+# The filter squares variances in float32; with less an answer is all noise.
+LEAST_SHARE = 1e-8
 Queries = tuple[JointQuery] | tuple[GradientQuery, HessianQuery]
 """Queries for the quadratic model: a joint one, or one for the gradient and one for the Hessian."""
 
@@ -47,14 +49,18 @@ def shares(weights: Any, steps: int, extra: bool, allowed: bool) -> np.ndarray |
       allowed: whether a release is joint and every step is taken.
 
     Raises:
-      ValueError: where weights are not allowed, or are no T normal numbers that sum to one.
+      ValueError: where weights are not allowed, or are no T normal numbers that sum to one,
+        or one is below ``LEAST_SHARE`` times the largest.
     """
     if weights is None:
         return None
     if not allowed:
         raise ValueError("weights are for release='joint' and no stopping_alpha: leave them out.")
-    if np.ndim(weights) != 1 or len(weights) != steps:
+    try:
         shape = np.shape(weights)
+    except ValueError:  # of a ragged list
+        shape = ()
+    if shape != (steps,):
         raise ValueError(
             f"weights must be a sequence of {steps} numbers, one for each step, got "
             f"{f'shape {shape}' if shape else _validate.shown(weights)}."
@@ -64,6 +70,11 @@ def shares(weights: Any, steps: int, extra: bool, allowed: bool) -> np.ndarray |
         raise ValueError(
             f"weights are the steps' shares of the budget and must sum to one, got {total:.9g}: "
             "divide them by their sum."
+        )
+    if min(parts) < LEAST_SHARE * max(parts):
+        raise ValueError(
+            f"every weight must be at least {LEAST_SHARE:g} times the largest, got {min(parts):g} "
+            f"beside {max(parts):g}: leave that step out."
         )
     parts += parts[-1:] * extra
     return np.asarray(parts) / math.fsum(parts)

@@ -86,7 +86,8 @@ _MECHANISMS: dict[str, Row] = {
 
 # The powers of attacks on full runs that need other numbers of runs, or prove less, than most.
 _POWERS: dict[tuple[Any, ...], str] = {
-    (40_000, 0.80, 20_000, 0.75): "dp-tr dp-tr-certified dp-tr-person dp-subspace-tr noisy-newton",
+    (40_000, 0.80, 20_000, 0.75): "dp-tr dp-tr-certified dp-tr-person dp-subspace-tr noisy-newton "
+    "dp-tr-separate",
     (200_000, 0.80, 40_000, 0.75): "dp-str dp-sgd",
     (1_000_000, 0.90, 40_000, 0.75): "dp-sgd-step dp-sgd-person",
     (100_000, 0.85, 10_000, 0.65): "dp-svrg dp-svrg++",
@@ -96,7 +97,7 @@ _POWERS: dict[tuple[Any, ...], str] = {
     (100_000, 0.92, 20_000, 0.80): "prgd",
     (100_000, 0.85, 20_000, 0.75): "dp-gd-selected",
     (400_000, 0.90, 100_000, 0.70): "book-keeping",
-    (400_000, 0.80, 20_000, 0.70): "dpagem-subsets",
+    (400_000, 0.80, 20_000, 0.70): "dpagem-subsets dp-str-subsets",
     (200_000, 0.75, 20_000, 0.65): "spider-tree",
 }
 _POWER_OF = {name: power for power, names in _POWERS.items() for name in names.split()}

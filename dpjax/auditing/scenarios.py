@@ -92,10 +92,12 @@ VARIANTS: dict[str, tuple[Entry, Scenario]] = {
     "dp-tr-weights": _again(
         "dp-tr", settings={"steps": 8, "weights": (0.02,) * 4 + (0.08, 0.08, 0.16, 0.6)}
     ),
+    "dp-tr-separate": _again("dp-tr", settings={"steps": 3, "release": "separate"}),
     # The paper's form, with 2 records in a batch for the gradient and 5 in one for the Hessian.
     "dp-str-separate": _again(
         "dp-str", settings={"steps": 3, "release": "separate", "hessian_batch_size": 5}
     ),
+    "dp-str-subsets": _again("dp-str", relation="replace_one", settings=_SUBSETS | {"steps": 2}),
     # The canary is a person: all of max_records records are theirs.
     "dp-tr-person": _again("dp-tr", max_records=4),
     "dp-sgd-person": (ALL["dp-sgd"], dataclasses.replace(_SGD_STEP, max_records=4)),

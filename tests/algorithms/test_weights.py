@@ -124,6 +124,8 @@ REFUSED = {
     "a schedule": (lambda step: 0.1, f"a sequence of {STEPS} numbers"),
     "a table": (EQUAL[:, None], f"a sequence of {STEPS} numbers"),
     "nothing for a step": ([0.0, *EQUAL[1:]], r"weights\[0\] must be a finite number above 0"),
+    "a ragged list": ([[0.5], *EQUAL[1:].tolist()], f"a sequence of {STEPS} numbers"),
+    "next to nothing": ([1e-9, 1.0, *[1e-9] * (STEPS - 2)], "1e-08 times the largest.*leave"),
     "no number": ([np.nan, *EQUAL[1:]], r"weights\[0\] must be a finite number above 0"),
 }
 
