@@ -68,6 +68,14 @@ def objective_of(
     other arguments are those of ``fit``.
     """
     outputs = jax.eval_shape(net, params, record[0])
+    if regularizer is not None and net.fixed is not None:
+        try:
+            jax.eval_shape(regularizer, params)
+        except (TypeError, AttributeError) as error:
+            raise ValueError(
+                f"the regularizer cannot be computed: {error}. It is of the trained parameters, "
+                "with None in place of those that are not."
+            ) from error
     if (by_name := isinstance(loss, str)) and not hasattr(record[1], "shape"):
         raise ValueError(f"{loss!r} takes one array of labels: of several pass loss=f(outputs, y).")
     if loss == "cross_entropy":
@@ -89,14 +97,15 @@ def objective_of(
 
 
 def check_closures(
-    objective: Objective, params: Params, record: tuple[PyTree, PyTree], rows: int
+    objective: Objective, params: Params, record: tuple[PyTree, PyTree], rows: int, fixed: PyTree
 ) -> None:
     """Raises if loss, model or regularizer hold an array with one row per training record.
 
     Such an array is not clipped: through it a record would reach every gradient. The check finds
     the records themselves, but not arrays computed from them, nor subsets of rows.
 
-    ``rows`` is the number of training records; if it is private, the declared one.
+    ``rows`` is the number of training records; if it is private, the declared one. ``fixed`` are
+    the parameters that are not trained: they reach every gradient too.
     """
     functions: dict[str, tuple[Callable[..., Array], tuple[PyTree, ...]]] = {
         "loss or model": (objective.loss, (params, record))
@@ -105,6 +114,8 @@ def check_closures(
         functions["regularizer"] = objective.regularizer, (params,)
     # A number that is also a size of the model is inconclusive.
     sizes = {size for leaf in jax.tree.leaves((params, record)) for size in jnp.shape(leaf)}
+    # Widths of layers are behind the first axis too, and records are not.
+    sizes |= {size for leaf in jax.tree.leaves(fixed) for size in jnp.shape(leaf)[1:]}
     for name, (function, arguments) in functions.items():
         shapes = trace(function, *arguments).shapes
         if rows not in sizes and any(shape[:1] == (rows,) for shape in shapes):

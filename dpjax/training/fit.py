@@ -59,6 +59,7 @@ def fit(
     steps: int | None = None,
     clip_norm: float = 1.0,
     params: Params | None = None,
+    trainable: Any = None,
     batched: bool | None = None,
     bounds: tuple[float, float] | None = None,
     held_out: Dataset | tuple[PyTree, PyTree] | None = None,
@@ -101,10 +102,15 @@ def fit(
       batch_size: expected number of records of a Poisson batch; sums are divided by it.
       epochs: average number of times a record is drawn: steps = round(epochs n / batch_size).
       steps: T, in place of ``epochs``.
-      clip_norm: bound on the l2 norm of one record's gradient, over all parameters.
+      clip_norm: bound on the l2 norm of one record's gradient, over all that is trained.
       params: public starting point, such as those of an earlier training. Without it an nnx module
         starts at its own, and linen initialises parameters from a key derived from the root key.
         For a linen module with other collections, all variables, as of ``module.init``.
+      trainable: which parameters are trained, by default all: an nnx filter (``nnx.LoRAParam``,
+        ``nnx.PathContains("head")``, a Variable type of yours), or a function
+        ``(path, leaf) -> bool`` of a tuple of names, also for linen and trees of arrays. The others
+        are constants of the model, of any dtype: no noise, no part in norms. Variables of nnx that
+        are no ``nnx.Param`` are trained only where the filter asks for their type.
       batched: whether the model expects a leading batch axis; it then receives batches of one. By
         default a module does if its outputs have that axis whenever its inputs do, and a function
         does not.
@@ -116,7 +122,7 @@ def fit(
       metrics: names and functions ``(outputs, y) -> number`` of one example, whose means are
         measured beside the loss and, for cross-entropy, the accuracy.
       exact: whether to evaluate on the training records too, which is NOT PRIVATE.
-      regularizer: see ``Objective``; of the parameters, after the noise.
+      regularizer: see ``Objective``; of the trained parameters, after the noise.
       groups: (n,) whose each record is, as ``by`` of ``datasets.group``: all records of a person
         are then one example, whose loss is the mean of theirs. Data that are grouped, by ``group``
         or ``load(unit=)``, need neither this nor ``max_records``.
@@ -147,9 +153,10 @@ def fit(
 
     Privacy: the guarantee of ``solution.event`` covers every iterate. It does not cover the
       held-out records: ``exact_held_out``, and any choice based on it, is NOT PRIVATE with regard
-      to them. It takes model, loss, regularizer and starting point to be public: numbers that were
-      computed from the training records, such as class frequencies or a pretrained start on the
-      same data, are used without noise and are not covered.
+      to them. It takes model, loss, regularizer, ``trainable`` and starting point, also of what
+      is not trained, to be public: numbers that were computed from the training records, such as
+      class frequencies or a pretrained start on the same data, are used without noise and are not
+      covered.
 
     Reference: Abadi et al. (2016), algorithm 1; Zhang et al. (2021), algorithm 1, for the random
       iterate.
@@ -165,15 +172,14 @@ def fit(
     """
     loss, (data, mesh) = named(loss), mesh_of(data)
     data, records, examples = given(data, groups, max_records, unit_type, bounds, team(mesh).size)
-    example = example_shape(records)
     sizes = sizes_of(examples, budget, data_size, batch_size, epochs, steps)
-    root = _root(key, seed, checkpoint, mesh)
-    net, params = network(model, example[0], params, root, batched=batched, bounds=bounds)
+    example, root = example_shape(records), _root(key, seed, checkpoint, mesh)
+    net, params = network(model, example[0], params, root, trainable, batched, bounds)
     objective, measures = objective_of(net, loss, params, example, regularizer, metrics)
     # Where n is private it is the declared number: an error must not reveal it.
     private = budget.relation == "add_or_remove_one"
     rows = sizes["data_size"] if private else len(jax.tree.leaves(examples)[0])
-    check_closures(objective, params, example, rows)
+    check_closures(objective, params, example, rows, net.fixed)
     lifted = objective if examples is records else objective.of_units()
     algorithm = _algorithm(optimizer, lifted, budget, params, clip_norm, sizes, options)
     sets = {"training": records} if exact else {}
@@ -199,6 +205,11 @@ def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) 
         scale = Preprocessing((), pixels=net.bounds)
         solution = dataclasses.replace(solution, preprocessing=scale)
     tables = map(evaluator.table, ("held_out", "training"))
+    # All parameters from here on: what is published is the whole model.
+    held: dict[str, Any] = {n: getattr(solution, n) for n in ("params", "certified_params")}
+    whole = {name: net.merged(part) for name, part in held.items() if part is not None}
+    solution = dataclasses.replace(solution, **whole)
+    net = dataclasses.replace(net, fixed=None)
     return Trained(solution, net, loss in ("cross_entropy", "bce"), *tables)
 
 

@@ -42,12 +42,13 @@ def batch_of(example: PyTree, size: int) -> PyTree:
 
 
 def written(
-    called: Callable[..., Any], params: Params, state: PyTree, example: PyTree
+    called: Callable[..., Any], params: Params, state: tuple[PyTree, PyTree], example: PyTree
 ) -> tuple[tuple[Any, ...], bool] | None:
     """Returns the path of a part of the state that a call writes, and whether by the example.
 
-    What depends on no example and is read by no output, such as the count of an unused random
-    stream, does not count: it may stay as it is.
+    The first part are parameters that are not trained. What depends on no example and is read by no
+    output, such as the count of an unused random stream, does not count: it may stay as it is. Nor
+    does what a call makes of parameters by themselves, as it begins with those that are given.
 
     ``called(params, state, x) -> (outputs, state)``; arrays of NumPy in ``state`` are not traced,
     as Python may compute shapes by them.
@@ -68,9 +69,10 @@ def written(
     inputs = [[0]] * of_params + list(places.values()) + [[1]] * of_example
     results = _followed(jax.make_jaxpr(call)(params, arrays, example), inputs)
     read = _reads(results[len(held) :])
-    for i, (path, _) in enumerate(held):
-        if results[i] is not places.get(i) and (results[i][0] & 1 or read & 2 << i):
-            return path, bool(results[i][0] & 1)
+    for i, ((part, *path), _) in enumerate(held):
+        carried = part == jax.tree_util.SequenceKey(1) and read & 2 << i
+        if results[i] is not places.get(i) and (results[i][0] & 1 or carried):
+            return tuple(path), bool(results[i][0] & 1)
     return None
 
 

@@ -2,8 +2,9 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -19,6 +20,8 @@ from dpjax._wide import at_least_float32
 from dpjax.mechanisms import derive
 from dpjax.training.mixing import batch_of, linen_layers, mixing_layer, nnx_layers, written
 
+Predicate = Callable[[tuple[Any, ...], Any], Any]
+
 # Errors of models on inputs of an unexpected shape.
 _REFUSALS = (TypeError, ValueError, IndexError, AssertionError, errors.FlaxError)
 
@@ -32,17 +35,28 @@ class Network:
       batched: whether ``apply`` expects a leading batch axis; it then receives a batch of one.
       bounds: declared range of the features, to be clamped and scaled to [0, 1]; None for no
         scaling.
-      program: hash of its computation, see ``program_hash``.
+      program: hash of its computation, see ``program_hash``, with all that is constant in it.
+      fixed: parameters that are not trained, None in place of the others: those of a call. Without
+        it a call takes all parameters.
     """
 
     apply: Callable[[Params, Any], Any]
     batched: bool
     bounds: tuple[float, float] | None
     program: str = ""
+    # Arrays cannot be hashed: they are in ``program``, as the state of ``Flax``.
+    fixed: PyTree = dataclasses.field(default=None, compare=False, repr=False)
+
+    def merged(self, params: Params) -> Params:
+        """Returns all parameters of the model, the trained ones as in ``params``."""
+        if self.fixed is None:
+            return params
+        both = functools.partial(jax.tree.map, is_leaf=lambda leaf: leaf is None)
+        return both(lambda fixed, leaf: leaf if fixed is None else fixed, self.fixed, params)
 
     def __call__(self, params: Params, x: PyTree) -> PyTree:
         """Returns the outputs for one example, without a batch axis."""
-        x = scaled(x, self.bounds)
+        params, x = self.merged(params), scaled(x, self.bounds)
         if not self.batched:
             return self.apply(params, x)
         outputs = self.apply(params, jax.tree.map(lambda leaf: leaf[None], x))
@@ -75,12 +89,11 @@ class Flax:
         return nnx.merge(self.module, nnx.State(params), state)
 
     def called(self, params: Params, state: Any, x: Any) -> Any:
-        """Returns outputs, and ``state`` after the call."""
+        """Returns outputs, and all state after the call, of which ``state`` is a part."""
         if isinstance(self.module, nn.Module):
             return self.module.apply({"params": params, **state}, x, mutable=list(state))
         module = dataclasses.replace(self, state=state).bound(params)
-        # Parameters, then all that is none: the third part is the state.
-        return module(x), nnx.split(module, nnx.Param, ...)[2]
+        return module(x), nnx.state(module)
 
 
 def scaled(x: PyTree, bounds: tuple[float, float] | None) -> PyTree:
@@ -100,15 +113,15 @@ def network(
     example: PyTree,
     params: Params | None,
     root: Callable[[], Array],
-    *,
+    trainable: Any = None,
     batched: bool | None = None,
     bounds: tuple[float, float] | None = None,
 ) -> tuple[Network, Params]:
-    """Returns the model as a function of one example, and its parameters.
+    """Returns the model as a function of one example, and the parameters that are trained.
 
-    ``model``, ``params``, ``batched`` and ``bounds`` are those of ``fit``; ``example`` holds shapes
-    and dtypes of one example's features; ``root`` returns the root key, and is called only to
-    initialise a linen module.
+    ``model``, ``params``, ``trainable``, ``batched`` and ``bounds`` are those of ``fit``;
+    ``example`` holds shapes and dtypes of one example's features; ``root`` returns the root key,
+    and is called only to initialise a linen module.
     """
     if bounds is not None:
         low, high = (_validate.finite("bounds", bound) for bound in bounds)
@@ -118,8 +131,12 @@ def network(
     # As the model sees them: scaled features are floating.
     example = jax.eval_shape(lambda x: scaled(x, bounds), example)
     watch: Any = contextlib.nullcontext
+    predicate = None
+    if not any(trainable is everything for everything in (None, True, ...)):
+        predicate = _predicate(trainable)
     if isinstance(model, nnx.Module):
-        apply, params = _split(model, params)
+        predicate = None if predicate is None else _trained_variables(model, predicate)
+        apply, params = _split(model, params, predicate)
         watch = nnx_layers(model)
     elif isinstance(model, nn.Module):
         watch = linen_layers
@@ -136,13 +153,16 @@ def network(
             "model must be a flax module or a function (params, x) -> outputs of one example, got "
             f"{model!r}."
         )
-    _check_floating(params)
-    params = jax.tree.map(jnp.asarray, params)
+    trained, fixed = (params, None) if predicate is None else _partition(model, params, predicate)
+    _check_floating(trained, fixed)
+    trained, params = jax.tree.map(jnp.asarray, (trained, params))
+    # Copies: what is published may not follow what the caller later writes into an array of NumPy.
+    fixed = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.array(x), fixed)
     if batched is None:
         batched = _follows_batches(lambda x: apply(params, x), example)
     # Hashed without the bounds, which are compared as numbers.
-    unscaled = Network(apply, batched, None)
-    program = _program(model, unscaled, params, example)
+    unscaled = Network(apply, batched, None, fixed=fixed)
+    program = _program(model, unscaled, trained, example)
     # A model that takes one example cannot see another.
     layer = None if not batched else mixing_layer(apply, params, example, watch)
     if layer is not None:
@@ -152,15 +172,93 @@ def network(
             "would see batches of one and compute something else. Remove it, or use a layer that "
             "works within one example, such as LayerNorm or GroupNorm."
         )
-    return dataclasses.replace(unscaled, bounds=bounds, program=program), params
+    return dataclasses.replace(unscaled, bounds=bounds, program=program), trained
+
+
+def _predicate(trainable: Any) -> Predicate:
+    """Returns ``trainable`` as a function of a path, a tuple of names, and what stands there."""
+    try:
+        return nnx.filterlib.to_predicate(trainable)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            "trainable must be an nnx filter such as nnx.LoRAParam or nnx.PathContains('head'), or "
+            f"a function (path, leaf) -> bool, got {_validate.shown(trainable)}."
+        ) from error
+
+
+def _trained_variables(module: nnx.Module, predicate: Predicate) -> Predicate:
+    """Returns the variables of ``module`` that are trained, by their paths.
+
+    A filter that looks at no type would choose statistics and random streams as well: what is no
+    ``nnx.Param`` is trained only where the filter asks for its type.
+    """
+
+    def trains(path: tuple[Any, ...], variable: Any) -> bool:
+        if not predicate(path, variable):
+            return False
+        return isinstance(variable, nnx.Param) or not predicate(path, nnx.Param(variable))
+
+    variables = dict(nnx.to_flat_state(nnx.state(module)))
+    trained = {path for path, variable in variables.items() if trains(path, variable)}
+    # The state has each variable once, by the first of its names.
+    for names, (path, variable) in itertools.product(
+        nnx.find_duplicates(module), variables.items()
+    ):
+        below = [path[len(name) :] for name in names if path[: len(name)] == name]
+        for other in (name + rest for rest in below for name in names):
+            if trains(other, variable) != (path in trained):
+                one, two = ("/".join(map(str, name)) for name in (path, other))
+                raise ValueError(
+                    f"trainable chooses one of {one!r} and {two!r} of the model, which are one "
+                    "parameter (tied weights). Choose both or neither."
+                )
+    if all(itertools.starmap(predicate, variables.items())):
+        raise _no_part("all", list(variables))
+    return nnx.filterlib.PathIn(*trained)
+
+
+def _no_part(chosen: str, paths: Sequence[tuple[Any, ...]]) -> ValueError:
+    names = ["/".join(map(str, path)) for path in paths]
+    return ValueError(
+        f"trainable chooses {chosen} of the parameters of the model: {', '.join(names[:20])}"
+        f"{' and more' if len(names) > 20 else ''}. Pass nnx.PathContains(name), or a function of "
+        f"a path, a tuple of names such as {paths[0] if paths else ()}; filters by type are for "
+        "nnx. To train all parameters leave trainable= out."
+    )
+
+
+def _name(key: Any) -> Any:
+    return getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))
+
+
+def _partition(model: Any, params: Params, predicate: Predicate) -> tuple[Params, Params]:
+    """Returns the trained and the other parameters, each with None in place of the rest."""
+    leaves, tree = jax.tree_util.tree_flatten_with_path(params)
+    paths = [tuple(map(_name, path)) for path, _ in leaves]
+    trained = [bool(predicate(path, leaf)) for path, (_, leaf) in zip(paths, leaves, strict=True)]
+    if not any(trained):
+        raise _no_part("none", paths)
+    if all(trained) and not isinstance(model, nnx.Module):  # of which state may be left out
+        raise _no_part("all", paths)
+    parts = (
+        [leaf if t is part else None for t, (_, leaf) in zip(trained, leaves, strict=True)]
+        for part in (True, False)
+    )
+    return tuple(jax.tree.unflatten(tree, part) for part in parts)
 
 
 def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> str:
     shapes, apply, found = jax.eval_shape(lambda: params), unscaled.apply, None
+
+    def called(params: Params, held: tuple[PyTree, PyTree], x: Any) -> tuple[Any, Any]:
+        whole = dataclasses.replace(unscaled, fixed=held[0]).merged(params)
+        outputs, state = apply.called(whole, held[1], x)
+        return outputs, (nnx.to_pure_dict(state) if isinstance(state, nnx.State) else {}, state)
+
     try:
-        if isinstance(apply, Flax) and apply.state:
+        if isinstance(apply, Flax) and (apply.state or unscaled.fixed is not None):
             seen = batch_of(example, 1) if unscaled.batched else example
-            found = written(apply.called, shapes, apply.state, seen)
+            found = written(called, shapes, (unscaled.fixed, apply.state), seen)
         program = program_hash((unscaled, (shapes, example)))
     except errors.InvalidRngError as error:
         layer = str(error).split(" needs ")[0]
@@ -179,8 +277,10 @@ def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> 
     return program
 
 
-def _split(module: nnx.Module, params: Params | None) -> tuple[Flax, Params]:
-    graphdef, own, rest = nnx.split(module, nnx.Param, ...)
+def _split(
+    module: nnx.Module, params: Params | None, predicate: Predicate | None
+) -> tuple[Flax, Params]:
+    graphdef, own, rest = nnx.split(module, nnx.Any(nnx.Param, predicate), ...)
     own = nnx.to_pure_dict(own)
 
     def kept(leaf: Any) -> Any:  # as it is now, whoever writes an array of NumPy later
@@ -288,14 +388,16 @@ def _state_error(model: Any, path: tuple[Any, ...], by_example: bool) -> str:
     )
 
 
-def _check_floating(params: Params) -> None:
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    if not leaves:
+def _check_floating(params: Params, fixed: PyTree) -> None:
+    if not jax.tree.leaves(params):
         raise ValueError("the model has no parameters: there is nothing to train.")
-    for path, leaf in leaves:
-        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
+    for (part, *path), leaf in jax.tree_util.tree_leaves_with_path((params, fixed)):
+        dtype = jnp.result_type(leaf)
+        # What is not trained may be any numbers, but no keys.
+        numbers = part.idx and not jnp.issubdtype(dtype, jax.dtypes.extended)
+        if not (numbers or jnp.issubdtype(dtype, jnp.floating)):
+            name = jax.tree_util.keystr(tuple(path), simple=True, separator="/")
             raise ValueError(
-                f"params must be floating: {name!r} of the model is {jnp.result_type(leaf)}. Make "
-                "it a constant of the model, or convert it."
+                f"params must be floating: {name!r} of the model is {dtype}. Convert it, make it a "
+                "constant of the model, or, of numbers, leave it out by trainable=."
             )

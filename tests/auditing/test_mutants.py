@@ -51,6 +51,7 @@ LAW_OF_TRIALS = (
 OF_MEMORY = "test_streaming.py::test_a_training_on_scaled_rows_has_the_bits_of_memory"
 DIRECTION = "test_movement.py::test_c71_a_direction_that_is_no_number_erases_no_other_record"
 REFUSED_MAP = "test_mirror_descent.py::test_a_map_that_is_not_as_it_must_be_is_refused"
+PART = "test_fit_trainable.py::test_a_part_is_trained_like_a_model_that_has_no_other"
 KILLED_BY = {
     "a mirror map taken unchecked": [
         f"{REFUSED_MAP}[not convex enough]",
@@ -140,6 +141,8 @@ KILLED_BY = {
     "the other trainings in the result": [
         "test_tuning.py::test_of_the_other_trainings_nothing_is_kept",
     ],
+    "updates of parameters that are not trained": [PART],
+    "the norm of a gradient counts parameters that are not trained": [PART],
     "a selection at every step": [
         "test_selection.py::test_a_run_reads_hessians_once_and_all_steps_but_the_last_say_nothing",
     ],

@@ -76,6 +76,7 @@ from dpjax.oracles import (
 )
 from dpjax.oracles import query as oracles
 from dpjax.sampling import samplers, skips
+from dpjax.training import network as networks
 from dpjax.transforms import adaptive, aggregate, noise, second_order
 from dpjax.transforms import gaussian as chains
 from dpjax.tuning import search, trials
@@ -418,6 +419,34 @@ def _(patch):
         return best._replace(solution=solution)
 
     patch.setattr(search, "_choose", leaky)
+
+
+def trained_too(patch):
+    """Plants that the loop has all parameters; returns what should have been left out, by call."""
+    part, left = networks._partition, []
+
+    def all_of_them(model, params, predicate):
+        left.append(part(model, params, predicate)[1])
+        return params, None
+
+    patch.setattr(networks, "_partition", all_of_them)
+    return left
+
+
+mutant("updates of parameters that are not trained")(trained_too)
+
+
+@mutant("the norm of a gradient counts parameters that are not trained")
+def _(patch):
+    left, room = trained_too(patch), sys.modules["dpjax.training.fit"]
+    publish = room._trained
+
+    def put_back(net, loss, evaluator, solution):
+        fixed = left.pop() if left else None
+        params = dataclasses.replace(net, fixed=fixed).merged(solution.params)
+        return publish(net, loss, evaluator, dataclasses.replace(solution, params=params))
+
+    patch.setattr(room, "_trained", put_back)
 
 
 @mutant("a selection at every step")

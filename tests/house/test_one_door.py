@@ -19,7 +19,7 @@ FILES = {str(path.relative_to(ROOT)): path.read_text() for path in sorted(ROOT.r
 # Where noise is added: (file, function, method of the noise). That of objective perturbation goes
 # into what is minimised, so it is drawn alone.
 DOORS = {
-    ("oracles/query.py", "_answer", "add"),
+    ("oracles/query.py", "_perturbed", "add"),
     ("oracles/minimizer.py", "secret_arguments", "alone"),
     ("transforms/noise.py", "add_noise", "add_tree"),
 }
