@@ -48,7 +48,7 @@ In a history ``gradient_norm`` includes the regularizer, and ``data_gradient_nor
 from dpjax.algorithms.base import Algorithm, SingleQueryAlgorithm, Status, calibrated_query
 from dpjax.algorithms.certificate import Bars, Certificate, ErrorBars, PopulationBars
 from dpjax.algorithms.descent import Descent, UpdateRule
-from dpjax.algorithms.ending import with_accuracy, with_count
+from dpjax.algorithms.ending import with_accuracy, with_canaries, with_count
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.algorithms.mirror_descent import MirrorMap, dp_accelerated_mirror_descent
@@ -120,5 +120,6 @@ __all__ = [
     "perturbed_gradient_descent",
     "stochastic_spider",
     "with_accuracy",
+    "with_canaries",
     "with_count",
 ]

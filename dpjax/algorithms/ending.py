@@ -1,18 +1,21 @@
-"""``with_accuracy``, ``with_count``: a training that also releases a number when it is over."""
+"""``with_accuracy``, ``with_count``, ``with_canaries``: a training that also releases a number."""
 
 import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
+import jax
 import jax.numpy as jnp
 
 from dpjax import _validate, accounting
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, PrivacyBudget, Release, compose, gaussian_multiplier
+from dpjax.accounting.one_run import LEAST, right_guesses
 from dpjax.algorithms import base
 from dpjax.algorithms.card import AlgorithmBase, Wraps
-from dpjax.oracles import AccuracyQuery, CountQuery, Query
+from dpjax.mechanisms import derive
+from dpjax.oracles import AccuracyQuery, CanarySetting, CountQuery, Query, Setting
 
 # Of the training's epsilon: what passing through float32 and the root finders may cost.
 _ROUNDING = 1e-6
@@ -29,11 +32,23 @@ class EndingState(NamedTuple):
     """NaN until the steps are over."""
 
 
+class CanaryState(NamedTuple):
+    """The state of a training with canaries; ``included``, drawn at the first step, is SECRET."""
+
+    inner: Any
+    step: Array
+    included: Array
+    scores: Array
+
+
 def _of_training(name: str) -> Callable[..., Any]:
     """A method that hands the training its own state."""
 
     def method(self: Any, *arguments: Any) -> Any:
-        states = (value.inner if isinstance(value, EndingState) else value for value in arguments)
+        states = (
+            value.inner if isinstance(value, EndingState | CanaryState) else value
+            for value in arguments
+        )
         return getattr(self.algorithm, name)(*states)
 
     return method
@@ -144,6 +159,98 @@ def with_count(
     alone = Event((Release("count", 1, multiplier, noise_draws=1),), budget.relation)
     spent = accounting.epsilon(alone, budget.delta, budget.relation)
     return _with(CountQuery, make, budget, multiplier, spent)
+
+
+@pytree_dataclass
+class _WithCanaries(Wraps, AlgorithmBase):
+    """A training, whose answers are attacked; made by ``with_canaries``."""
+
+    algorithm: base.Algorithm
+    canaries: int = static()
+
+    done, termination_status, iterate, output, error_bars = map(
+        _of_training, ("done", "termination_status", "iterate", "output", "error_bars")
+    )
+
+    def init(self, params: Params) -> CanaryState:
+        included, scores = (jnp.zeros(self.canaries, kind) for kind in (bool, jnp.float32))
+        return CanaryState(self.algorithm.init(params), jnp.zeros((), jnp.int32), included, scores)
+
+    def step(self, key: Array, state: CanaryState, ask: base.Ask) -> tuple[CanaryState, Any]:
+        drawn = jax.random.bernoulli(derive(key, "canaries", 0), shape=state.included.shape)
+        included, scores = jnp.where(state.step == 0, drawn, state.included), state.scores
+
+        def scored(query: Any, params: Params, **public: Any) -> Any:
+            nonlocal scores
+            answer = ask(query, params, included=included, **public)
+            scores += query.canary_scores(answer).astype(scores.dtype)
+            return answer
+
+        inner, info = self.algorithm.step(key, state.inner, scored)
+        return CanaryState(inner, state.step + 1, included, scores), info
+
+    def finalize(self, key: Array, state: CanaryState, ask: base.Ask) -> CanaryState:
+        return state._replace(inner=self.algorithm.finalize(key, state.inner, ask))
+
+    def certify(self, *_: Any) -> tuple[None, None]:
+        # The gradients that a certificate is made of hold the canaries.
+        return None, None
+
+    def answers(self, state: CanaryState) -> dict[str, Array]:
+        guesses = right_guesses(state.scores, state.included, self.canaries // 2)
+        return {**self.algorithm.answers(state.inner), "canaries": guesses}
+
+
+def with_canaries(algorithm: base.Algorithm, canaries: int) -> base.Algorithm:
+    """Returns the training with K made-up records, and an attack on its answers by them.
+
+    The gradient of a canary is C, the clip norm, in a public coordinate of its own, at all
+    parameters. A fair coin, drawn in the first step, puts it into the data; each batch draws it as
+    it draws a record. It is added behind the clipping and before the noise. Scores of released
+    answers guess the coins: the solution has how many guesses are right, never the coins, and
+    its ``audit()`` is the lower bound on epsilon.
+
+    Args:
+      algorithm: made by a factory with ``data_size`` = rows + K: n counts the canaries, in divisors
+        and in the probability q of a record.
+      canaries: K, from 20 to a tenth of the rows; 1,000 refute half the noise. They add K q / 2
+        gradients of norm C to a batch, which costs accuracy.
+
+    Raises:
+      ValueError: for another K, more canaries than parameters, or an algorithm that asks for
+        something else than mean gradients of all records or of Poisson batches.
+
+    Privacy: the guarantee of a record is unchanged. Given the coins and draws of the canaries,
+      which depend on no record, what they add is the same in neighbouring sums, and is added
+      without rounding: the distance of these, the draws of records, the noise and the event are as
+      without canaries. So it holds for the mixture too, even jointly with the coins.
+
+    Reference: Steinke, Nasr and Jagielski (2023), section 6, whose canaries these are.
+    """
+    canaries = _validate.positive_int("canaries", canaries)
+    rows = algorithm.queries[0].data_size - canaries
+    # n, which every query divides by, counts canaries: those must be in every answer.
+    others = [query for query in algorithm.queries if not query.takes_canaries]
+    if others:
+        asked = ", ".join(f"{type(q).__name__} of {type(q.sampler).__name__}" for q in others)
+        raise ValueError(
+            "canaries join mean gradients with Gaussian noise, of all records (FullBatch) or of "
+            f"Poisson batches, and {algorithm.title} asks {asked}: take dp_gradient_descent, "
+            "dp_sgd, dp_adam or dp_optimizer without other answers, or leave canaries out."
+        )
+    most = min(rows // 10, algorithm.dimension)
+    if not LEAST <= canaries <= most:
+        raise ValueError(
+            f"canaries must be from {LEAST} to {most}, a tenth of the rows (data_size without the "
+            f"canaries: {rows}) and one for each parameter at most, got {canaries}."
+        )
+
+    def counted(part: Any) -> Any:
+        known = isinstance(part, Setting)
+        return CanarySetting(**vars(part), canaries=canaries) if known else part
+
+    algorithm = jax.tree.map(counted, algorithm, is_leaf=lambda part: isinstance(part, Setting))
+    return cast(base.Algorithm, _WithCanaries(algorithm, canaries))
 
 
 @pytree_dataclass

@@ -13,24 +13,19 @@ claim, and ``level`` the probability, at most, that a bound fails.
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from scipy import ndimage, stats
 
 from dpjax import _validate
-from dpjax.auditing.claims import Claim
+from dpjax.accounting.claims import Claim
+from dpjax.accounting.one_run import LEVEL, largest_scale
 from dpjax.auditing.counts import Counts, count_errors, upper_rate
-
-LEVEL = 1e-3
-"""Probability that a bound fails: 99.9 % confidence."""
 
 # Constants of the searches for thresholds and scales: they affect power, not validity.
 _CANDIDATES = 400
 _STEP = 1.1
-_SMALLEST, _LARGEST = 0.125, 1024.0
-_PRECISION = 3e-4
 _WINDOW = 61
 # Steps of 2 % make the p-value of a curve at most 2 % too large.
 _P_VALUES = np.geomspace(0.98, 1e-12, 1400)
@@ -103,29 +98,6 @@ def audited_scale(counts: Counts, claim: Claim, level: float = LEVEL) -> float:
     Reference: Nasr et al. (2023), Tight auditing of differentially private machine learning.
     """
     return largest_scale(lambda scale: rejects(counts, claim, level, scale))
-
-
-def largest_scale(rejected: Callable[[float], bool]) -> float:
-    """Returns the largest scale whose curve is not ``rejected``, see ``audited_scale``."""
-    # Curves are ordered by the scale: bracket the largest that is not rejected, then bisect.
-    high = 1.0
-    while not rejected(high):
-        if high >= _LARGEST:
-            return math.inf
-        high *= 2
-    low = high / 2
-    while rejected(low):
-        if low <= _SMALLEST:
-            return _SMALLEST
-        high, low = low, low / 2
-    while high > low * (1 + _PRECISION):
-        middle = np.sqrt(low * high)
-        if rejected(middle):
-            high = middle
-        else:
-            low = middle
-    # The end that is rejected: rounded up, so that the epsilon errs towards 0.
-    return float(high)
 
 
 class Thresholds(NamedTuple):

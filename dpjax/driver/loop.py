@@ -186,6 +186,7 @@ def finish(bound: BoundAlgorithm, carry: Carry, unit: str, bounded_rows: bool) -
         certified_params=certified_params,
         accuracy=answers.get("accuracy"),
         counted=answers.get("count"),
+        guesses=answers.get("canaries"),
         error_bars=algorithm.error_bars(state, bounded_rows),
         algorithm=algorithm,
         unit=unit,

@@ -15,7 +15,7 @@ import jax
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import on_device
 from dpjax.accounting import Event, Ledger, epsilon
-from dpjax.algorithms import Algorithm, Status
+from dpjax.algorithms import Algorithm, Status, with_canaries
 from dpjax.datasets import Dataset
 from dpjax.display.bar import Bar, patient
 from dpjax.display.cards import ceil
@@ -61,6 +61,7 @@ def run(
     label: str | None = None,
     part: str | None = None,
     watch: Watch | None = None,
+    canaries: int | None = None,
 ) -> Solution:
     """Runs the training of ``solve`` in pieces: a progress bar, a checkpoint, a line in a ledger.
 
@@ -79,6 +80,8 @@ def run(
         anything, and a run that does not fit the budget is refused.
       label: your word for the data, for the ledger; by default the data set's name.
       part: the declared part of the ledger's data that ``data`` are, see ``Ledger.of``.
+      canaries: how many made-up records the run attacks itself with, see
+        ``algorithms.with_canaries``; the bound on epsilon is ``solution.audit()``.
       watch: who is shown the output so far, at which steps, as ``fit`` does for held-out data.
 
     Returns:
@@ -103,6 +106,7 @@ def run(
     >>> int(run(algorithm, (x, jnp.ones(50)), key=jax.random.key(0)).steps)
     4
     """
+    algorithm = algorithm if canaries is None else with_canaries(algorithm, canaries)
     resuming = key is None and seed is None and checkpoint is not None
     root = None if resuming else root_key(key, seed)
     training = prepare(algorithm, data, root, params, seeded=seed is not None)

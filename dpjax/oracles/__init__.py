@@ -24,7 +24,7 @@ from dpjax.oracles.minimizer import MinimizerQuery, ObjectiveQuery, iterations_o
 from dpjax.oracles.query import Query, cond_under_vmap
 from dpjax.oracles.records import bind, check_examples, check_query
 from dpjax.oracles.score import NewtonQuery, ScoreQuery, Scores, SelectionQuery
-from dpjax.oracles.setting import ClippedSums, Evaluations, Setting
+from dpjax.oracles.setting import CanarySetting, ClippedSums, Evaluations, Setting
 from dpjax.sampling.factories import (
     batch_sampler,
     check_batch_size,
@@ -36,6 +36,7 @@ __all__ = [
     "AccuracyQuery",
     "AnchorQuery",
     "BallQuery",
+    "CanarySetting",
     "ClippedSums",
     "CountQuery",
     "CovarianceQuery",

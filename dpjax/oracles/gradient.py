@@ -6,11 +6,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from dpjax._typing import Array, Params, pytree_dataclass, static
-from dpjax._wide import float64
+from dpjax._wide import Expansion, float64
 from dpjax.accounting import Release
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import ClippedGradDifference, ClippedSum, clipped_grad, flatten
@@ -60,6 +61,46 @@ class GradientQuery(Query):
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the sum of clipped gradients, (p,). NOT PRIVATE."""
         return (self._clipped.wide(params, records, mask),)
+
+    @property
+    def takes_canaries(self) -> bool:
+        # The proof needs noise that is independent in each coordinate and step, draws of one canary
+        # that tell nothing of another, and answers in all steps: dpjax's own classes.
+        own = type(self) in (GradientQuery, NetworkQuery)
+        return own and self.sampler.draws_independently
+
+    def canary_scores(self, answer: Params) -> Array:
+        """Returns the evidence, (K,), that each canary is in the data: post-processing.
+
+        It is the log-likelihood ratio of the answer in the canary's coordinate, by what is claimed,
+        as if no record contributed there.
+        """
+        (noisy,) = self.noisy_parts(answer)
+        seen = noisy[self._coordinates(noisy.size)] / self.clip_norm
+        variance = (self.stddev * self.divisor / self.clip_norm) ** 2
+
+        def of_one(seen: Array) -> Array:
+            return self.sampler.log_mixture((2 * seen - 1) / (2 * variance), jnp.zeros(()))
+
+        return of_one(seen) - of_one(-seen) if self.relation == "replace_one" else of_one(seen)
+
+    def _coordinates(self, size: int) -> np.ndarray:
+        """Where each canary is, public: one coordinate each, evenly over all parameters."""
+        return np.arange(self.setting.canaries) * size // self.setting.canaries
+
+    def _exact_parts(self, key: Array, records: Records, params: Params, **public: Any) -> Sums:
+        included = public.pop("included", None)
+        sums = super()._exact_parts(key, records, params, **public)
+        if included is None:
+            return sums
+        # Who is not included is null, or, where another takes its place, the opposite.
+        weights = jnp.where(included, 1.0, -1.0 if self.relation == "replace_one" else 0.0)
+        # As records are drawn, with a key of their own.
+        batch = self.sampler.sample(derive(key, "canaries", 0), self.setting.canaries)
+        drawn = jnp.zeros(weights.shape, bool).at[batch.indices].max(batch.mask)
+        added = jnp.zeros(sums[0].shape).at[self._coordinates(sums[0].leading.size)]
+        # A term of its own, for terms and noise are added without rounding, see ``perturb``.
+        return (Expansion((*sums[0].terms, added.set(self.clip_norm * weights * drawn))),)
 
     @property
     def _clipped(self) -> ClippedSum:

@@ -101,6 +101,11 @@ class Query:
         return self.setting.relation
 
     @property
+    def takes_canaries(self) -> bool:
+        """Whether ``canary_scores`` attacks its answers, which are then asked with ``included``."""
+        return False
+
+    @property
     def sampler(self) -> Sampler:
         """The sampler, which decides which records an answer reads."""
         return expect(self.reads, self.setting.sampler, type(self).__name__)

@@ -69,10 +69,12 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
     (n,) = lengths
     if n == 0:
         raise ValueError("the data are empty: n = 0.")
-    if query.relation != "add_or_remove_one" and n != query.data_size:
+    canaries = query.setting.canaries
+    if query.relation != "add_or_remove_one" and n + canaries != query.data_size:
+        held = f"{n} rows" + f", and there are {canaries} canaries" * bool(canaries)
         raise ValueError(
-            f"data_size={query.data_size} was declared, but the data have {n} rows; pass "
-            f"data_size={n} if n is public, or declare relation='add_or_remove_one' if it is not."
+            f"data_size={query.data_size} was declared, but the data have {held}; pass data_size="
+            f"{n + canaries} if n is public, or declare relation='add_or_remove_one' if it is not."
         )
     query.setting.check_sampler(query.sampler)
     for leaf in jax.tree.leaves(params):

@@ -1,7 +1,7 @@
 """What queries declare: their setting, how their sums are made, and the gradients they take."""
 
 import dataclasses
-from typing import NamedTuple, cast
+from typing import ClassVar, NamedTuple, cast
 
 from dpjax._typing import Relation, pytree_dataclass, static
 from dpjax.objectives import Objective
@@ -33,6 +33,7 @@ class Setting:
     relation: Relation = static()
     sampler: Sampler = cast(Sampler, None)
     dimension: int = static(default=2**12)
+    canaries: ClassVar[int] = 0
 
     def __post_init__(self):
         if self.sampler is None:
@@ -55,6 +56,13 @@ class Setting:
     def of_all(self) -> "Setting":
         """This setting with every record asked."""
         return self.drawn_by(FullBatch(self.data_size))
+
+
+@pytree_dataclass
+class CanarySetting(Setting):
+    """A setting of which ``canaries`` records are made up, with no row: ``with_canaries``."""
+
+    canaries: int = static(default=0)  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 class Evaluations(NamedTuple):

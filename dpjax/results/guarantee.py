@@ -55,10 +55,12 @@ def statement(
     classes: Classes | None = None,
     label_bounds: tuple[float, float] | None = None,
     part: str | None = None,
+    audit: str = "",
 ) -> Guarantee:
     """Returns what the training guarantees, what it rests on, and what it does not cover.
 
-    ``classes`` and ``label_bounds`` are of the label as it was declared.
+    ``classes`` and ``label_bounds`` are of the label as it was declared; ``audit`` is what the
+    canaries of the run say.
 
     Privacy: holds public numbers only.
     """
@@ -92,6 +94,7 @@ def statement(
         "reproducible": reproducible,
         "labels": counted,
         "part": part,
+        "audit": audit,
         "in_any_row": exact_rows,
         "charged_rows": list({query.charged_rows: query.name for query in queries}.items()),
         # Of more records a batch has more slots, and may round otherwise without the added one.

@@ -16,6 +16,8 @@ from dpjax import _durable, _validate, plotting
 from dpjax._lazy import serialization
 from dpjax._typing import Array, Params, pytree_dataclass, static
 from dpjax.accounting import Event, Release
+from dpjax.accounting.claims import Claim
+from dpjax.accounting.one_run import LEVEL, OneRun, of_guesses
 from dpjax.algorithms import Algorithm, Certificate, ErrorBars, PopulationBars
 from dpjax.algorithms.card import REPRODUCIBLE, check_on_host, for_each, noise_words, of_event
 from dpjax.algorithms.trust_region import CERTIFICATES
@@ -51,6 +53,7 @@ class Solution(Predictions, HasCard):
       accuracy: a noisy estimate of the final accuracy, see ``with_accuracy``, or None.
       counted: a noisy share of the n declared records that count, see ``with_count``, or None.
       error_bars: how privacy noise spread the parameters, see ``algorithms.ErrorBars``, or None.
+      guesses: how many coins of canaries were guessed right, of all; see ``audit``, or None.
       unit: what one record stands for, from the data set.
       reproducible: whether the noise came from a seed, which can be guessed, or from a key that may
         come from one, as every key may that ``random_key`` did not return in this process.
@@ -73,6 +76,7 @@ class Solution(Predictions, HasCard):
     accuracy: Array | None = None
     counted: Array | None = None
     error_bars: ErrorBars | PopulationBars | None = None
+    guesses: Array | None = None
     # Static, as words and flags are no leaves that JAX could map over.
     unit: str = static(default="row")
     reproducible: bool = static(default=False)
@@ -118,15 +122,36 @@ class Solution(Predictions, HasCard):
             # Of two sides, so that 1e-3 lies above it.
             n, (_, most) = self.algorithm.queries[0].data_size, self.counted_interval(0.998)
             evidence += (n, self.counted, most)
-        return self._each(lambda evidence: _remarks.remarks_of_released(*evidence), evidence)
+        remarks = self._each(lambda evidence: _remarks.remarks_of_released(*evidence), evidence)
+        audit: Any = None if self.guesses is None else self.audit()
+        refuted = isinstance(audit, OneRun) and audit.refuted
+        return [*remarks, f"the claim is refuted: {audit}"] if refuted else remarks
+
+    def audit(self, level: float = LEVEL) -> OneRun | list:
+        """Returns a lower bound on epsilon at the declared delta by the canaries of ``run``.
+
+        It is above the true epsilon with probability ``level`` at most, see ``auditing.one_run``;
+        a run without canaries has none, which is a ``ValueError``.
+        """
+        if self.guesses is None:
+            raise ValueError("the run had no canaries: pass canaries=1000 to run or fit.")
+
+        def of_one(run: tuple[Any, Array]) -> OneRun:
+            (algorithm, correct), canaries = run, run[0].canaries
+            claim, delta = Claim(algorithm.event), float(algorithm.declared.delta)
+            most = canaries // 2 * 2
+            return of_guesses(int(correct), most, canaries, claim, delta, level, independent=True)
+
+        return self._each(of_one, (self.algorithm, self.guesses))
 
     def guarantee(self) -> _guarantee.Guarantee | list:
-        """Returns the guarantee in words a person can publish."""
+        """Returns the guarantee in words a person can publish, with the bound of an audit."""
         scale = self.preprocessing
         declared = (None, None) if scale is None else (scale.classes or (), scale.label_bounds)
+        audit = "" if self.guesses is None or np.shape(self.steps) else str(self.audit())
         return self._each(
             lambda algorithm: _guarantee.statement(
-                algorithm, self.unit, self.reproducible, *declared, self.part
+                algorithm, self.unit, self.reproducible, *declared, self.part, audit
             )
         )
 

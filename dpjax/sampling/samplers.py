@@ -47,6 +47,8 @@ class Sampler:
 
     reads_all: ClassVar[bool] = False
     """Whether every draw holds every record, as it stands."""
+    draws_independently: ClassVar[bool] = False
+    """Whether each record is drawn, or always read, whatever other records are."""
     by_position: ClassVar[bool] = False
     """Whether a question reads the places of an order that it is told, each at most once."""
 
@@ -197,6 +199,7 @@ class FullBatch(Sampler):
     data_size: int = static()
 
     reads_all: ClassVar[bool] = True
+    draws_independently: ClassVar[bool] = True
     sampling: ClassVar[str] = Release.sampling
     probability: ClassVar[float] = 1.0
     overflow: ClassVar[float] = 0.0
@@ -258,6 +261,7 @@ class Poisson(Sampler):
     max_batch_size: int = static()
     data_size: int = static()
 
+    draws_independently: ClassVar[bool] = True
     sampling: ClassVar[str] = PoissonRelease.sampling
     _drawn = tuple(_DRAWN)
 

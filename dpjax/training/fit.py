@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from dpjax import _validate
 from dpjax._typing import Array, Params, PyTree
 from dpjax.accounting import Ledger, PrivacyBudget
-from dpjax.algorithms import Algorithm, dp_optimizer
+from dpjax.algorithms import Algorithm, dp_optimizer, with_canaries
 from dpjax.datasets import Dataset, Preprocessing
 from dpjax.display.cards import ceil
 from dpjax.distributed import Sharded, mesh_of
@@ -76,6 +76,7 @@ def fit(
     ledger: Ledger | str | os.PathLike | None = None,
     label: str | None = None,
     part: str | None = None,
+    canaries: int | None = None,
     **options: Unpack[Options],
 ) -> Trained:
     """Trains a network with differential privacy, with any optax optimizer.
@@ -135,6 +136,7 @@ def fit(
       ledger: a ``Ledger`` or its file, which the run is booked in before it asks the data.
       label: your word for the data, for the ledger; by default the data set's name.
       part: the declared part of the ledger's data that ``data`` are, see ``Ledger.of``.
+      canaries: how many made-up records the run attacks itself with, see ``run``; n counts them.
       **options: ``output="random"`` for an iterate drawn uniformly beforehand, where the run ends,
         or ``"average"`` to publish and evaluate an average of iterates, of ``average_decay``;
         ``max_batch_size``, ``per_layer``, ``memory_limit`` and ``accountant``: all as in
@@ -181,7 +183,7 @@ def fit(
     rows = sizes["data_size"] if private else len(jax.tree.leaves(examples)[0])
     check_closures(objective, params, example, rows, net.fixed)
     lifted = objective if examples is records else objective.of_units()
-    algorithm = _algorithm(optimizer, lifted, budget, params, clip_norm, sizes, options)
+    algorithm = _algorithm(optimizer, lifted, budget, params, clip_norm, sizes, options, canaries)
     sets = {"training": records} if exact else {}
     if held_out is not None:
         sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
@@ -192,14 +194,14 @@ def fit(
     how |= {"watch": _watch(algorithm, evaluator, epoch, evaluate_every), "checkpoint": checkpoint}
     booked: Any = {"ledger": ledger, "label": label, "part": part}
     solution = run(algorithm, data if mesh is None else Sharded(data, mesh), **how, **booked)
-    # The last iterate is measured whether or not its step was due.
-    evaluator(int(solution.steps), solution.params)
     for remark in solution.remarks:
         warnings.warn(remark, RuntimeWarning, stacklevel=2)
     return _trained(net, loss, evaluator, solution)
 
 
 def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) -> Trained:
+    # The last iterate is measured whether or not its step was due.
+    evaluator(int(solution.steps), solution.params)
     # So that code that loads the parameters can scale inputs as the network does.
     if net.bounds is not None:
         scale = Preprocessing((), pixels=net.bounds)
@@ -244,6 +246,7 @@ def _algorithm(
     clip_norm: float,
     sizes: dict[str, int],
     options: Options,
+    canaries: int | None,
 ) -> Algorithm:
     dimension = sum(leaf.size for leaf in jax.tree.leaves(params))
     factory = cast(Factory, optimizer)
@@ -259,7 +262,10 @@ def _algorithm(
             "optimizer must be an optax transformation such as optax.adam(1e-3), or a factory like "
             f"dpjax.dp_adam that takes batches, got {_validate.shown(optimizer)}: {error}."
         ) from error
-    return factory(objective, budget, **arguments)
+    if canaries is None:
+        return factory(objective, budget, **arguments)
+    arguments["data_size"] += _validate.positive_int("canaries", canaries)
+    return with_canaries(factory(objective, budget, **arguments), canaries)
 
 
 def _watch(algorithm: Algorithm, evaluator: Evaluator, epoch: float, epochs: float) -> Watch:

@@ -58,10 +58,16 @@ KILLED_BY = {
         f"{REFUSED_MAP}[outside the set]",
     ],
     "canaries guessed by who knows the coins": [
-        "test_single_run.py::test_of_200_honest_runs_none_is_above_the_claim",
+        "test_one_run.py::test_of_200_honest_runs_none_is_above_the_claim",
+    ],
+    "a canary at twice the clip norm": [
+        "test_canaries.py::test_a_canary_adds_the_clip_norm_in_a_coordinate_of_its_own[zero_out-0.25]",
+    ],
+    "a certificate of gradients that hold canaries": [
+        "test_canaries.py::test_no_certificate_is_of_gradients_that_hold_canaries",
     ],
     "dependent guesses taken to be independent": [
-        "test_single_run.py::test_no_bound_is_fooled_by_a_mechanism_that_fails_as_a_whole",
+        "test_one_run.py::test_no_bound_is_fooled_by_a_mechanism_that_fails_as_a_whole",
     ],
     "noise x0.95": [f"{ACCOUNTED}[dp-gd]"],
     "the uses of a parameter measured separately": [

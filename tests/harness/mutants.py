@@ -26,13 +26,13 @@ from dpjax.accounting import (
     filters,
     hash_chain,
     losses,
+    one_run,
 )
-from dpjax.algorithms import mirror_descent, spider_theory, stochastic_trust_region
+from dpjax.algorithms import ending, mirror_descent, spider_theory, stochastic_trust_region
 from dpjax.algorithms.ending import _Ending
 from dpjax.algorithms.spider import Spider
 from dpjax.algorithms.stagewise import Stagewise
 from dpjax.algorithms.trust_region import TrustRegion
-from dpjax.auditing import single_run
 from dpjax.datasets import delimited, encoders, labels, loaders, units
 from dpjax.datasets.rows import MappedFile
 from dpjax.derivatives import (
@@ -1176,12 +1176,29 @@ def _(patch):
 
 @mutant("canaries guessed by who knows the coins")
 def _(patch):
-    patch.setattr(single_run, "_correct", lambda scores, included, guesses: guesses)
+    patch.setattr(one_run, "right_guesses", lambda scores, included, half: 2 * half)
+
+
+@mutant("a canary at twice the clip norm")
+def _(patch):
+    exact = GradientQuery._exact_parts
+
+    def doubled(self, key, records, params, **public):
+        (total,) = exact(self, key, records, params, **public)
+        last = 2 * total.terms[-1] if "included" in public else total.terms[-1]
+        return (Expansion((*total.terms[:-1], last)),)
+
+    patch.setattr(GradientQuery, "_exact_parts", doubled)
+
+
+@mutant("a certificate of gradients that hold canaries")
+def _(patch):
+    patch.setattr(ending._WithCanaries, "certify", ending._of_training("certify"))
 
 
 @mutant("dependent guesses taken to be independent")
 def _(patch):
     def binomial(canaries, *test):
-        return single_run.independent_bound(*test)
+        return one_run.independent_bound(*test)
 
-    patch.setattr(single_run, "curve_bound", binomial)
+    patch.setattr(one_run, "curve_bound", binomial)

@@ -88,6 +88,11 @@ data = [few, shard(few, jax.devices()[:5]), tuple(jax.device_put(leaf, rows) for
         shard(dpjax.Dataset(*few), jax.devices()[:5])]
 found["all"] = [bits(dpjax.solve(given, records, key=jax.random.key(0))) for records in data]
 found["run"] = bits(dpjax.run(given, data[1], key=jax.random.key(0), progress=False))
+wide = dpjax.objectives.Objective(lambda w, record: jnp.sum(w[:4] * record[0]))
+sizes = {"data_size": len(few[1]) + 20, "dimension": 20, "clip_norm": 1.0, "step_size": 0.1}
+attacked = dpjax.dp_gradient_descent(wide, budget, steps=1, **sizes)
+found["canaries"] = [bits(dpjax.run(attacked, records, key=jax.random.key(0), canaries=20))
+                     for records in data[:2]]
 """
 # By XLA's own count, of a program that is optimised as users' are, on one device and on eight.
 MEMORY = """
@@ -113,7 +118,7 @@ found["memory"] = [*memory, len(re.findall(r" all-reduce(-start)?[(]", text)), o
 @pytest.mark.parametrize("optimised", mostly_ci([False, True], daily=[False]))
 def test_c12_any_number_of_devices_and_the_users_own_sharding(optimised):
     found = on_devices(SHARDINGS, optimised=optimised)
-    assert len({*found["all"], found["run"]}) == 1
+    assert len({*found["all"], found["run"]}) == len({*found["canaries"]}) == 1
 
 
 @pytest.mark.parametrize("name", mostly_ci(["dp-tr", "dp-adam"], daily=["dp-adam"]))
