@@ -616,7 +616,7 @@ def test_a_score_that_reads_what_changed_is_computed_anew(tmp_path):
 def test_an_audit_of_few_runs_does_not_refute_the_search(name, runs, monkeypatch):
     """A whole search; ``dpjax audit`` makes many times as many runs and asks for power."""
     # On which side of 1 the noise found lies is known without the digits, at 0.3 s for each bit.
-    monkeypatch.setattr(auditing.estimators, "_PRECISION", 1.0)
+    monkeypatch.setattr("dpjax.accounting.one_run._PRECISION", 1.0)
     found = auditing.audit(name, key=jax.random.key(4), runs=runs)
     assert not found.refuted and 0 < found.ratio < 1
 
