@@ -218,7 +218,7 @@ def _trained_variables(module: nnx.Module, predicate: Predicate) -> Predicate:
 
 
 def _no_part(chosen: str, paths: Sequence[tuple[Any, ...]]) -> ValueError:
-    names = ["/".join(map(str, path)) for path in paths]
+    names = ["/".join(map(str, path)) or "one array without a name" for path in paths]
     return ValueError(
         f"trainable chooses {chosen} of the parameters of the model: {', '.join(names[:20])}"
         f"{' and more' if len(names) > 20 else ''}. Pass nnx.PathContains(name), or a function of "
