@@ -256,6 +256,8 @@ MEMORY_LIMIT = 2**30
 
 # Gradients of fewer numbers are materialised for every record: they stay in the cache.
 _SMALL = 2048
+# Of gradients of more numbers so few fit the cache at once that the products in them are slow.
+_LARGE = 2**16
 # Values at once that use the caches of a CPU best, and records below which its products suffer.
 _CACHED, _FEW = 2**23, 16
 
@@ -288,7 +290,8 @@ def gradient_sum(
     if method == "per_example" and memory_limit is None:
         return whole(params, batch, mask, clip_norm)
     reading = bookkeeping.read(loss, params, batch, permutation_invariant)
-    if method == "auto" and not (reading.saves or per_layer):
+    batched = bool(reading.plan.layers) and size > _LARGE
+    if method == "auto" and not (reading.saves or batched or per_layer):
         method = "per_example"
     # From shapes: each value about once forward and once backward, and two copies of a gradient.
     per_record = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)

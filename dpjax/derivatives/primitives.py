@@ -53,11 +53,13 @@ def walk(
     inputs: list[Value],
     constant: Callable[[Any], Value],
     take: Callable[[Any, list[Value]], list[Value]],
+    inlined: frozenset[str] = INLINED,
 ) -> list[Value]:
     """Returns the results of a program on values of a type that the caller defines.
 
-    Calls within it are written out. ``constant`` makes a value of an array that the program holds,
-    and ``take(equation, values) -> results`` is called for the equations in their order.
+    Calls within it named in ``inlined`` are written out. ``constant`` makes a value of an array
+    that the program holds, and ``take(equation, values) -> results`` is called for the equations in
+    their order.
 
     >>> program = jax.make_jaxpr(lambda x: 2 * x + x)(1.0)
     >>> def deeper(equation, depths):
@@ -75,15 +77,18 @@ def walk(
     for equation in jaxpr.eqns:
         values = [read(atom) for atom in equation.invars]
         # A call is its equations, or a layer within ``jit`` would not be seen.
-        if equation.primitive.name in INLINED:
-            inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
-            if not isinstance(inner, core.ClosedJaxpr):
-                inner = core.ClosedJaxpr(inner, ())
-            results = walk(inner, values, constant, take)
+        if equation.primitive.name in inlined:
+            results = walk(program_of(equation), values, constant, take, inlined)
         else:
             results = take(equation, values)
         known |= zip(equation.outvars, results, strict=True)
     return [read(atom) for atom in jaxpr.outvars]
+
+
+def program_of(equation: Any) -> core.ClosedJaxpr:
+    """Returns the program that an equation calls."""
+    inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr"))
+    return inner if isinstance(inner, core.ClosedJaxpr) else core.ClosedJaxpr(inner, ())
 
 
 def bind(equation: Any, arguments: Iterable[Array]) -> list[Array]:

@@ -1,5 +1,6 @@
-"""Networks of the papers as flax modules, without layers that mix examples."""
+"""Networks of the papers and a transformer as flax modules, without layers that mix examples."""
 
 from dpjax.models.networks import CNN, ResNet20
+from dpjax.models.transformer import Transformer, next_token
 
-__all__ = ["CNN", "ResNet20"]
+__all__ = ["CNN", "ResNet20", "Transformer", "next_token"]

@@ -117,7 +117,7 @@ PLANE = ("NHWC", "HWIO", "NHWC")
 # Name: loss, parameters, records, and the ways found for the leaves.
 LOSSES = {
     "dense": (dense, mlp(), FLAT, "Materialized Rank1 Rank1"),
-    "used twice": (twice, {"w": normal(5, 5), "b": normal(5)}, FLAT, "Materialized Materialized"),
+    "used twice": (twice, {"w": normal(5, 5), "b": normal(5)}, FLAT, "Materialized GhostNorm"),
     "turned": (turned, {"w": normal(5, 3), "flat": normal(15)}, FLAT, "Rank1 Rank1"),
     "sequence": (sequence, mlp(), normal(ROWS, 4, 5), "Materialized Rank1 Materialized"),
     "long rows": (
@@ -136,9 +136,9 @@ LOSSES = {
         embedded,
         {"table": normal(6, 3), "w": normal(3, 2)},
         TOKENS,
-        "Embedding Materialized",
+        "GhostNorm Materialized",
     ),
-    "tied": (tied, {"table": normal(6, 3)}, TOKENS, "Materialized"),
+    "tied": (tied, {"table": normal(6, 3)}, TOKENS, "GhostNorm"),
     "recurrent": (
         recurrent,
         {"w": normal(5, 3), "u": normal(3, 3)},
@@ -330,12 +330,15 @@ def test_no_record_contributes_more_in_float64_at_any_scale(name):
             assert (np.linalg.norm(flat / clip_norm, axis=1) <= 1).all()
 
 
-def test_a_convolution_inside_a_loop_mixes_no_records():
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_convolution_inside_a_loop_mixes_no_records(copied):
     with jax.enable_x64(True):
         params = {"k": normal(3, 3, 3, 2, 2), "w": normal(32, 3), "v": normal(4, 4)}
 
         def loss(params, x):
             def layer(x, kernel):
+                # Of a unit kernel, which is no parameter, every record has its own.
+                kernel = kernel / jnp.linalg.norm(kernel) if copied else kernel
                 out = lax.conv_general_dilated(
                     x[None], kernel, (1, 1), "SAME", dimension_numbers=PLANE
                 )
@@ -344,7 +347,7 @@ def test_a_convolution_inside_a_loop_mixes_no_records():
             return jnp.sum(lax.scan(layer, x, params["k"])[0].ravel() @ params["w"]) ** 2
 
         images, others = normal(6, 4, 4, 2), np.arange(6) != 2
-        assert bookkeeping.read(loss, params, images).plan.sequential
+        assert bookkeeping.read(loss, params, images).plan.sequential == copied
         spoilt = np.where(others[:, None, None, None], images, np.nan)
         got = flat_sum(loss, params, spoilt, np.ones(6, bool), method="book_keeping")
         expected = flat_sum(loss, params, images, others, method="book_keeping")

@@ -44,7 +44,7 @@ from dpjax.derivatives import (
     integers,
     primitives,
 )
-from dpjax.derivatives.ghost import parts
+from dpjax.derivatives.ghost import ghost_norm, parts
 from dpjax.derivatives.linear import scaled_rows as linear_records
 from dpjax.derivatives.linear import sums as linear_sums
 from dpjax.derivatives.linear import units as linear_units
@@ -951,6 +951,24 @@ def _(patch):
     for method in (arrays, squares):
         patch.setattr(parts.Materialized, method.__name__, method)
     patch.setattr(parts.Materialized, "weighted", added)
+
+
+@mutant("a tied table measured without its cross terms")
+def _(patch):
+    patch.setattr(ghost_norm, "_crossed", lambda left, right, index, cotangent: 0.0)
+
+
+@mutant("equal tokens of a record measured separately")
+def _(patch):
+    patch.setattr(ghost_norm, "_first", lambda index: jnp.arange(index.size))
+
+
+@mutant("one weight of a loop measured")
+def _(patch):
+    def squares(self, arrays):
+        return jax.vmap(self.one.squares, in_axes=1)(arrays)[0]
+
+    patch.setattr(parts.Stacked, "squares", squares)
 
 
 @mutant("a layer of rank one measured by its cotangent alone")

@@ -4,7 +4,8 @@ The norm is always taken of the same arrays that are added: see ``parts``.
 """
 
 import functools
-from typing import Any, NamedTuple
+import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,9 @@ from dpjax._wide import Expansion, wide_dtype
 from dpjax.derivatives import clipping
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_blocks
 from dpjax.derivatives.ghost import layers
-from dpjax.derivatives.ghost.ghost_norm import Embedding, GhostNorm
-from dpjax.derivatives.ghost.layer_rules import ByEntry, Lookup
-from dpjax.derivatives.ghost.parts import Materialized, Part, Rank1
+from dpjax.derivatives.ghost.ghost_norm import GhostNorm, is_turned, positions
+from dpjax.derivatives.ghost.layer_rules import ByEntry
+from dpjax.derivatives.ghost.parts import Materialized, Part, Rank1, Stacked
 from dpjax.derivatives.integers import Summand
 from dpjax.derivatives.primitives import example_of, map_examples
 from dpjax.placement.stream import Streamed
@@ -124,9 +125,7 @@ def _differentiated(
     """Returns the cotangents at the probes and the layers' residuals, along an axis of records."""
     leaves = jax.tree.leaves(params)
     count = jax.tree.leaves(records)[0].shape[0]
-    # Only its shapes and dtypes are read.
-    first = jax.tree.map(lambda leaf: leaf[0], records)
-    offsets = [jnp.zeros(o.shape, o.dtype) for o in layers.offsets(loss, plan, params, first)]
+    offsets = [jnp.zeros(o.shape, o.dtype) for o in plan.outputs]
     # A copy for each record: the gradient with respect to it is that record's alone.
     copies = {i: jnp.broadcast_to(leaves[i], (count, *leaves[i].shape)) for i in plan.copied}
 
@@ -151,18 +150,26 @@ def part_of(
     smaller charge for rounding of ``permutation_invariant`` does not cover sums over positions.
     """
     fields = (leaf, shape, tuple(used or ()), permutation_invariant)
-    # The gradients of several uses add up, so that no norm follows from one of them.
-    if not used or len(used) > 1 or isinstance(used[0][1].rule, ByEntry):
+    if not used or any(isinstance(layer.rule, ByEntry) for _, layer in used):
         return Materialized(*fields)
-    rule: Any = used[0][1].rule
-    if rule.positions == 1 and not isinstance(rule, Lookup):
+    layer = used[0][1]
+    if len(used) == 1 and layer.stack:
+        alone = layer._replace(chain=(), loops=tuple(x for x in layer.loops if not x.stacked))
+        one = part_of(leaf, layer.rule.weight_shape, [(0, alone)], permutation_invariant)
+        return Stacked(*fields, one) if one.saves else Materialized(*fields)
+    looked_up, products = positions(fields[2])
+    if len(used) == 1 and (looked_up, products) == (0, 1):
         return Rank1(*fields)
-    if permutation_invariant:
+    # The gradients of several uses add up, in one order of the parameter's entries.
+    unlike = len(used) > 1 and any(is_turned(layer, shape) is None for _, layer in used)
+    if permutation_invariant or unlike:
         return Materialized(*fields)
-    if isinstance(rule, Lookup):
-        return Embedding(*fields)
-    size = rule.inputs * rule.outputs
+    ghost = GhostNorm(*fields)
+    (rows, columns), size = ghost.shape, math.prod(ghost.shape)
     # In float64 a product costs two.
-    ghost = 2 * (rule.positions**2 * (rule.inputs + rule.outputs) + rule.positions * size)
-    materialized = (rule.positions + _STORED) * size
-    return GhostNorm(*fields) if ghost < materialized or size > _LARGEST else Materialized(*fields)
+    pairs = products * (products + looked_up)
+    cost = 2 * (products * (products * rows + size) + (pairs + products + looked_up) * columns)
+    materialized = (products + _STORED) * size
+    return (
+        ghost if cost < materialized or size > _LARGEST or not products else Materialized(*fields)
+    )

@@ -104,6 +104,10 @@ class Lookup(NamedTuple):
         other = jnp.clip(index, 0, self.inputs - 1) if self.clamps else self.inputs
         return apply(*primals), jnp.where(known, index, other).astype(jnp.int32)
 
+    def left(self, residual: Array) -> Array:
+        """Returns the row at each position."""
+        return residual
+
     def right(self, cotangent: Array) -> Array:
         """Returns the matrix G."""
         return cotangent.reshape(self.positions, self.outputs)

@@ -38,9 +38,14 @@ class Part:
     """Whether the per-example gradients are not materialised."""
 
     @property
+    def layer(self) -> Layer:
+        """The only layer that uses the parameter."""
+        return self.layers[0][1]
+
+    @property
     def rule(self) -> Any:
-        """Rule of the only layer that uses the parameter."""
-        return self.layers[0][1].rule
+        """Rule of that layer."""
+        return self.layer.rule
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -66,14 +71,17 @@ class Part:
 
     def finish(self, total: Array) -> Array:
         """Returns the sum in the parameter's shape."""
-        return self.layers[0][1].back(self.rule.weight(total), self.leaf_shape)
+        return self.layer.back(self.rule.weight(total), self.leaf_shape)
 
-    def _input_cotangent(
-        self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
+    def matrices(
+        self, use: tuple[int, Layer], cotangents: Probes, residuals: list[Array], dtype: jnp.dtype
     ) -> tuple[Array, Array]:
-        number = self.layers[0][0]
-        cotangent = jax.vmap(self.rule.right)(cotangents.offsets[number])
-        return residuals[number], clipping.sanitize_nonfinite(cotangent.astype(dtype))
+        """Returns A, or the rows looked up, and G of a layer, (records, positions, ...)."""
+        number, layer = use
+        left, right = jax.vmap(layer.matrices)(residuals[number], cotangents.offsets[number])
+        if jnp.issubdtype(left.dtype, jnp.floating):
+            left = clipping.sanitize_nonfinite(left.astype(dtype))
+        return left, clipping.sanitize_nonfinite(right.astype(dtype))
 
 
 class Materialized(Part):
@@ -103,12 +111,9 @@ class Materialized(Part):
         self, number: int, layer: Layer, cotangents: Probes, residuals: list[Array]
     ) -> Array:
         def gradient(residual: Array, cotangent: Array) -> Array:
-            if isinstance(layer.rule, ByEntry):
-                return layer.back(layer.rule.gradient(residual, cotangent), self.leaf_shape)
-            matrix = layer.rule.product(residual, layer.rule.right(cotangent))
             if self._as_matrix:
-                return matrix
-            return layer.back(layer.rule.weight(matrix), self.leaf_shape)
+                return layer.product(residual, cotangent)
+            return layer.back(layer.gradient(residual, cotangent), self.leaf_shape)
 
         return jax.vmap(gradient)(residuals[number], cotangents.offsets[number])
 
@@ -127,7 +132,8 @@ class Materialized(Part):
     @property
     def _as_matrix(self) -> bool:
         # Brought into the parameter's shape after the sum, not for each record.
-        return len(self.layers) == 1 and not isinstance(self.layers[0][1].rule, ByEntry)
+        one = len(self.layers) == 1
+        return one and not self.layer.stack and not isinstance(self.rule, ByEntry)
 
 
 class Rank1(Part):
@@ -135,10 +141,9 @@ class Rank1(Part):
 
     def arrays(self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype) -> Arrays:
         """Returns inputs (records, inputs) and cotangents (records, outputs)."""
-        inputs, cotangent = self._input_cotangent(cotangents, residuals, dtype)
-        left = jax.vmap(self.rule.left)(inputs)
+        left, right = self.matrices(self.layers[0], cotangents, residuals, dtype)
         # One position: A and G have one row each.
-        return clipping.sanitize_nonfinite(left[:, 0].astype(dtype)), cotangent[:, 0]
+        return left[:, 0], right[:, 0]
 
     def squares(self, arrays: Arrays) -> Array:
         left, right = map(clipping.square_norms, arrays)
@@ -155,3 +160,46 @@ class Rank1(Part):
         scaled = jnp.where(jnp.abs(scaled) < jnp.finfo(scaled.dtype).tiny, 0, scaled)
         both = blocks(left, size=size), blocks(scaled, size=size)
         return rounding.block_products(*both, self.permutation_invariant, axis=1, left_axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stacked(Part):
+    """A weight for each step of a loop, each with norms and sums of its own, as one array."""
+
+    one: Any = None
+    """The ``Part`` of one of the weights."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (math.prod(self.layer.stack), *self.one.shape)
+
+    @property
+    def numbers(self) -> int:
+        return math.prod(self.layer.stack) * self.one.numbers
+
+    def arrays(self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype) -> Arrays:
+        number = self.layers[0][0]
+
+        def of_weight(cotangent: Array, residual: Array) -> Arrays:
+            return self.one.arrays(Probes([cotangent], {}), [residual], dtype)
+
+        both = (cotangents.offsets[number], residuals[number])
+        both = [jax.vmap(self.layer.by_weight)(each) for each in both]
+        return jax.vmap(of_weight, in_axes=1, out_axes=1)(*both)
+
+    def squares(self, arrays: Arrays) -> Array:
+        each = jax.vmap(self.one.squares, in_axes=1)(arrays)
+        with jax.enable_x64(True):
+            return jnp.sum(each, axis=0)
+
+    def weighted(self, arrays: Arrays, factors: Array, size: int) -> Array:
+        def of_weight(arrays: Arrays) -> Array:
+            return self.one.weighted(arrays, factors, size)
+
+        return jax.vmap(of_weight, in_axes=1, out_axes=1)(arrays)
+
+    def finish(self, total: Array) -> Array:
+        weights = jax.vmap(self.one.finish)(total)
+        return self.layer.back(
+            weights.reshape(*self.layer.stack, *weights.shape[1:]), self.leaf_shape
+        )
