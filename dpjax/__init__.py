@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # each under its own name again, by which type checkers know 
     from dpjax import diagnostics as diagnostics
     from dpjax import distributed as distributed
     from dpjax import estimators as estimators
+    from dpjax import features as features
     from dpjax import linalg as linalg
     from dpjax import mechanisms as mechanisms
     from dpjax import models as models
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # each under its own name again, by which type checkers know 
     from dpjax.algorithms import Status as Status
     from dpjax.algorithms import dp_accelerated_mirror_descent as dp_accelerated_mirror_descent
     from dpjax.algorithms import dp_adam as dp_adam
+    from dpjax.algorithms import dp_feature_covariance as dp_feature_covariance
     from dpjax.algorithms import dp_gradient_descent as dp_gradient_descent
     from dpjax.algorithms import (
         dp_gradient_descent_with_selection as dp_gradient_descent_with_selection,
@@ -86,7 +88,7 @@ if TYPE_CHECKING:  # each under its own name again, by which type checkers know 
 # Imported when they are first named: whoever asks for help need not wait for JAX.
 _ROOMS = (
     "accounting algorithms auditing comparison datasets derivatives diagnostics distributed "
-    "estimators linalg mechanisms models objectives oracles plotting reporting sampling "
+    "estimators features linalg mechanisms models objectives oracles plotting reporting sampling "
     "statistics training transforms tuning"
 )
 _NAMES = {
@@ -94,7 +96,8 @@ _NAMES = {
     "accounting": "Ledger PrivacyBudget",
     "algorithms": (
         "ALGORITHMS Certificate Status dp_accelerated_mirror_descent dp_adam "
-        "dp_gradient_descent dp_gradient_descent_with_selection dp_newton dp_optimizer dp_sgd "
+        "dp_feature_covariance dp_gradient_descent dp_gradient_descent_with_selection "
+        "dp_newton dp_optimizer dp_sgd "
         "dp_stochastic_trust_region dp_subspace_trust_region dp_svrg dp_svrg_plus_plus "
         "dp_trust_region dpagem noisy_newton objective_perturbation output_perturbation "
         "paper_schedule perturbed_gradient_descent stochastic_spider with_accuracy with_count"

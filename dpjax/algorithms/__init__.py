@@ -49,6 +49,7 @@ from dpjax.algorithms.base import Algorithm, SingleQueryAlgorithm, Status, calib
 from dpjax.algorithms.certificate import Bars, Certificate, ErrorBars, PopulationBars
 from dpjax.algorithms.descent import Descent, UpdateRule
 from dpjax.algorithms.ending import with_accuracy, with_canaries, with_count
+from dpjax.algorithms.feature_covariance import dp_feature_covariance
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.algorithms.mirror_descent import MirrorMap, dp_accelerated_mirror_descent
@@ -100,6 +101,7 @@ __all__ = [
     "calibrated_query",
     "dp_accelerated_mirror_descent",
     "dp_adam",
+    "dp_feature_covariance",
     "dp_gradient_descent",
     "dp_gradient_descent_with_selection",
     "dp_newton",

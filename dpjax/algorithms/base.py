@@ -125,6 +125,14 @@ class Algorithm(AlgorithmBase):
         """Returns the first state."""
         raise NotImplementedError
 
+    def begin(self, key: Array, state: Any, ask: Ask) -> Any:
+        """Returns the state after what is asked once, before the first step."""
+        return state
+
+    def fixed(self, state: Any) -> dict[str, Any]:
+        """Returns what all steps hand to their queries alike, see ``Query.arranged``; released."""
+        return {}
+
     def step(self, key: Array, state: Any, ask: Ask) -> tuple[Any, Any]:
         """Returns the next state and what a person wants to watch; ``key`` is the step's own."""
         raise NotImplementedError

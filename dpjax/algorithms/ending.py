@@ -62,8 +62,9 @@ class _Ending(Wraps, AlgorithmBase):
     query: Query
     declared: base.Declared
 
-    done, termination_status, iterate, output, certify, error_bars = map(
-        _of_training, ("done", "termination_status", "iterate", "output", "certify", "error_bars")
+    fixed, done, termination_status, iterate, output, certify, error_bars = map(
+        _of_training,
+        ("fixed", "done", "termination_status", "iterate", "output", "certify", "error_bars"),
     )
 
     @property
@@ -78,6 +79,9 @@ class _Ending(Wraps, AlgorithmBase):
         # Losses are finite where a training begins, also if it diverges.
         start = params if isinstance(self.query, CountQuery) else None
         return EndingState(self.algorithm.init(params), start, jnp.full((), jnp.nan))
+
+    def begin(self, key: Array, state: EndingState, ask: base.Ask) -> EndingState:
+        return state._replace(inner=self.algorithm.begin(key, state.inner, ask))
 
     def step(self, key: Array, state: EndingState, ask: base.Ask) -> tuple[EndingState, Any]:
         # The history is the training's: the query at the end adds nothing to it.

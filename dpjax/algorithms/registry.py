@@ -8,6 +8,7 @@ import optax
 
 from dpjax._typing import Relation
 from dpjax.algorithms.base import Algorithm
+from dpjax.algorithms.feature_covariance import dp_feature_covariance
 from dpjax.algorithms.gradient_descent import dp_gradient_descent
 from dpjax.algorithms.gradient_descent_selected import dp_gradient_descent_with_selection
 from dpjax.algorithms.mirror_descent import dp_accelerated_mirror_descent
@@ -77,6 +78,9 @@ class Entry:
     1; empty where no default is sensible."""
     strongly_convex: bool = False
     """Whether theory needs a strongly convex objective, so that an intercept is penalised too."""
+    unpenalized: bool = False
+    """Whether no penalty is its default: it is of many features, and few steps keep weights small.
+    """
     one_release: bool = False
     """Whether it releases once and takes no planned steps, so that neither the command line nor the
     contract suite can run it."""
@@ -271,6 +275,15 @@ ENTRIES: tuple[Entry, ...] = (
         example=_HALF,
         scenario=Scenario(settings=_FIFTHS | {"steps": 5, "step_size": 1.0}, data_size=10),
         grid={"step_size": (4.0, 16.0, 64.0)},
+    ),
+    Entry(
+        name="dp-fc",
+        factory=dp_feature_covariance,
+        asks="every record, once for the features' second moment, which whitens them, then for a "
+        "gradient",
+        unpenalized=True,
+        example=Example(settings={"clip_norm": 1.0}),
+        scenario=Scenario(loss="falling", settings={"steps": 10}, dimension=1),
     ),
     Entry(
         name="objective-perturbation",

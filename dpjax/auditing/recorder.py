@@ -61,10 +61,14 @@ class Recorder:
         queries = self.algorithm.queries
         answers = {
             phase: {query.name: jnp.zeros((), jnp.int32) for query in queries}
-            for phase in ("step", "finalize", "certify")
+            for phase in ("begin", "step", "finalize", "certify")
         }
         seen = {query.name: query.initial_score(params) for query in queries}
         return Watched(self.algorithm.init(params), SegmentScores(jnp.zeros(()), answers), seen)
+
+    def begin(self, key: Array, state: Watched, ask: Ask) -> Watched:
+        """Returns the algorithm's state before the first step, with the score of all it asked."""
+        return self._recorded("begin", self.algorithm.begin, key, state, ask)
 
     def step(self, key: Array, state: Watched, ask: Ask) -> tuple[Watched, None]:
         """Returns the algorithm's next state, with the score of all it asked on the way."""

@@ -221,9 +221,10 @@ def _of_rows(arguments: argparse.Namespace, count: int, n: int | None) -> dpjax.
     if strength is None and of_table:
         # Under add-or-remove the number of records is private; without a declared one it raises.
         size: Any = arguments.data_size or n
+        entry = dpjax.algorithms.ALL.get(getattr(arguments, "algorithm", None) or "")
         strength = dpjax.objectives.default_penalty(
             size, arguments.epsilon, count > 0, _infers(arguments)
-        )
+        ) * (entry is None or not entry.unpenalized)
     if strength is None:
         return factory()
     if not penalised:

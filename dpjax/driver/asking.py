@@ -138,10 +138,10 @@ class Asked(NamedTuple):
 
 
 class Questions(NamedTuple):
-    """What an algorithm asks at every step, and when the steps are over."""
+    """What an algorithm asks at every step, and once, before the first or after the last."""
 
     step: tuple[Asked, ...]
-    end: tuple[Asked, ...]
+    once: tuple[Asked, ...]
 
 
 def questions(
@@ -152,12 +152,13 @@ def questions(
 
     def trace(algorithm: Algorithm, records: PyTree, params: Params, key: Array) -> Any:
         bound = bind_with_key(algorithm, bind_records(algorithm, records), key)
-        ask, last = asking(bound, jnp.array(0)), asking(bound, jnp.array(algorithm.max_steps))
-        state, _ = algorithm.step(ask.key, algorithm.init(params), ask)
+        first, ask, last = (asking(bound, jnp.array(at)) for at in (-1, 0, algorithm.max_steps))
+        state = algorithm.begin(first.key, algorithm.init(params), first)
+        state, _ = algorithm.step(ask.key, state, ask)
         state = algorithm.finalize(last.key, state, last)
         certified = algorithm.certify(last.key, state, last, False)
         # Noted on the side, because a traced function can return arrays only.
-        found.append(Questions(tuple(ask.asked), tuple(last.asked)))
+        found.append(Questions(tuple(ask.asked), (*first.asked, *last.asked)))
         return state, certified
 
     # Any key does: only shapes are traced.
@@ -219,8 +220,8 @@ def check_counts(algorithm: Algorithm, asked: Questions) -> None:
     # The loop ends at the smaller of the two, see ``loop._last``.
     steps = min(int(algorithm.steps), algorithm.max_steps)
     answers, most, draws = collections.Counter[str](), collections.Counter[str](), 0
-    conditional = {one.name for one in (*asked.step, *asked.end) if one.conditional}
-    for every, times in ((asked.step, steps), (asked.end, 1)):
+    conditional = {one.name for one in (*asked.step, *asked.once) if one.conditional}
+    for every, times in ((asked.step, steps), (asked.once, 1)):
         for one in every:
             answers[one.name] += 0 if one.conditional else times
             most[one.name] = max(most[one.name], one.noise_draws)

@@ -102,7 +102,9 @@ def _shape_alone(leaf: Any) -> jax.ShapeDtypeStruct:
 def start(bound: BoundAlgorithm, params: Params) -> Carry:
     """Returns the carry before the first step, its history filled with NaN."""
     algorithm = bound.algorithm
-    state = algorithm.init(params)
+    # No step has this number, nor has the end of the run.
+    ask = Asking(bound, jnp.array(-1))
+    state = algorithm.begin(ask.key, algorithm.init(params), ask)
 
     _, info = jax.eval_shape(_step_with_evidence, bound, jnp.array(0), state)
     # As long as the longest plan that shares this program, so that another T compiles nothing anew.
@@ -115,7 +117,7 @@ def start(bound: BoundAlgorithm, params: Params) -> Carry:
 def advance(bound: BoundAlgorithm, carry: Carry, until: Array | int) -> Carry:
     """Returns the carry after step ``until``, or at an earlier stop."""
     # Both ends are public or released, so the number of steps tells no more than the answers.
-    last = _last(bound, until)
+    last, bound = _last(bound, until), _arranged(bound, carry)
 
     def going_on(carry: Carry) -> Array:
         return (carry.step < last) & ~bound.algorithm.done(carry.state)
@@ -128,7 +130,7 @@ def advance_always(bound: BoundAlgorithm, carry: Carry, steps: Array | int) -> C
 
     A run that has ended keeps its carry, so that the time does not reveal when it stopped.
     """
-    last = _last(bound, bound.algorithm.steps)
+    last, bound = _last(bound, bound.algorithm.steps), _arranged(bound, carry)
 
     def step_or_keep(_: Array, carry: Carry) -> Carry:
         live = (carry.step < last) & ~bound.algorithm.done(carry.state)
@@ -136,6 +138,14 @@ def advance_always(bound: BoundAlgorithm, carry: Carry, steps: Array | int) -> C
         return jax.tree.map(lambda new, old: jnp.where(live, new, old), after, carry)
 
     return jax.lax.fori_loop(0, steps, step_or_keep, carry)
+
+
+def _arranged(bound: BoundAlgorithm, carry: Carry) -> BoundAlgorithm:
+    """The same, with the records as all steps read them, computed once."""
+    records, fixed = bound.records, bound.algorithm.fixed(carry.state)
+    for query in bound.algorithm.queries if fixed else ():
+        records = query.arranged(records, **fixed)
+    return bound._replace(records=records)
 
 
 def _last(bound: BoundAlgorithm, until: Array | int) -> Array:

@@ -252,6 +252,8 @@ class PrivateEstimator(BaseEstimator):
     def _strength(self, size: int) -> float:
         strength = self.regularization
         if strength is None:
+            if self.solver in ALL and ALL[self.solver].unpenalized:
+                return 0.0
             population = self._inferred == "population"
             strength = default_penalty(size, self.epsilon, is_classifier(self), population)
         return _validate.non_negative("regularization", strength)

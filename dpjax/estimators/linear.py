@@ -54,7 +54,7 @@ class DPLogisticRegression(ClassifierMixin, PrivateEstimator):
         ``solver="dp-svrg"``, whose theory needs one.
       regularization: lambda of the penalty lambda / 2 |w|^2, on the weights of the scaled rows; by
         default 2 / (n epsilon), which grows and falls with the noise, and 0.1 / (n epsilon) for
-        inference. 0 for none.
+        inference; none with ``solver="dp-fc"``, for many features. 0 for none.
       random_state: None for noise that cannot be repeated, as a release needs; an integer for
         research, which makes ``releasable_`` False.
       solver_options: further arguments of the solver's factory, such as ``{"steps": 64}``.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -98,11 +100,11 @@ def add_symmetric_gaussian(
     shape = matrix.shape
     if len(shape) != 2 or shape[0] != shape[1]:
         raise ValueError(f"matrix must be square, got shape {shape}.")
-    rows, columns = np.triu_indices(shape[0])
-    relative = np.where(rows == columns, 1.0, np.sqrt(0.5) if isometric else 1.0)
+    rows, columns = _triangle(shape[0])
     largest = lattice.in_float32(stddev)
     # ``lattice.scale_of`` makes up for the rounding of sqrt(1/2) and of this product.
-    scale = largest * jnp.asarray(relative, jnp.float32)
+    aside = largest * jnp.float32(np.sqrt(0.5) if isometric else 1.0)
+    scale = jnp.where(rows == columns, largest, aside)
     # The factor must not turn a tiny scale into 0, which would add no noise.
     scale = jnp.where(largest > 0, jnp.maximum(scale, lattice.TINY), largest)
     # Drawn for one triangle and copied, so that the answer is exactly symmetric.
@@ -110,3 +112,13 @@ def add_symmetric_gaussian(
     upper = perturb(key, triangle, scale)
     whole = jnp.zeros(shape, upper.dtype)
     return whole.at[rows, columns].set(upper).at[columns, rows].set(upper)
+
+
+def _triangle(size: int) -> tuple[Any, Any]:
+    """Returns rows and columns of the upper triangle's entries, row by row."""
+    # Of a large matrix the program computes them: as constants they would be many megabytes of it.
+    numbers = np if size <= 1024 else jnp
+    starts = np.cumsum([0, *range(size, 1, -1)], dtype=np.int32)
+    entries = numbers.arange(size * (size + 1) // 2)
+    rows = numbers.searchsorted(starts, entries, side="right") - 1
+    return rows, entries - numbers.asarray(starts)[rows] + rows

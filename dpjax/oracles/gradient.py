@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +17,15 @@ from dpjax.accounting.release import Quantity
 from dpjax.derivatives import ClippedGradDifference, ClippedSum, clipped_grad, flatten
 from dpjax.derivatives.difference import clipped_grad_difference
 from dpjax.derivatives.integers import Summand, Total
+from dpjax.derivatives.linear import prepared
+from dpjax.derivatives.linear.scaled_rows import PreparedLinear
+from dpjax.derivatives.linear.sums import transformed
 from dpjax.derivatives.rounding import FINISHING
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.mechanisms.noise import Ball, Noise, Prefix
 from dpjax.oracles.query import Mask, Query, Records, Sums
 from dpjax.oracles.setting import ClippedSums, Evaluations
+from dpjax.placement.shard import Spread
 from dpjax.sampling import FullBatch, SinglePass, as_shuffled
 
 LEAST = 2.0**-60
@@ -105,6 +109,40 @@ class GradientQuery(Query):
     @property
     def _clipped(self) -> ClippedSum:
         return self._clipped_by(clipped_grad, clip_norm=self.clip_norm)
+
+
+class Transformed(NamedTuple):
+    """Records with the features that ``PreconditionedQuery`` reads; secret."""
+
+    rows: PreparedLinear
+
+
+@pytree_dataclass(kw_only=True)
+class PreconditionedQuery(GradientQuery):
+    """Asks what ``GradientQuery`` does, of records with A x in place of their features x.
+
+    ``public`` has ``preconditioner``, A of shape (p, p), public or released before.
+
+    Privacy: as ``GradientQuery``: A x is a function of one record, and its gradient is clipped.
+    """
+
+    name = "preconditioned_gradient"
+    sums = ClippedSums(reviewed="PreconditionedQuery")
+
+    def arranged(self, records: Records, **public: Any) -> Records:
+        def transform(rows: Any, _: Mask = None) -> Transformed:
+            if not isinstance(rows, PreparedLinear):
+                raise ValueError("preconditioned gradients are of records in memory: load them.")
+            matrix = public["preconditioner"]
+            return Transformed(transformed(rows, matrix, self.permutation_invariant))
+
+        return records.map(transform) if isinstance(records, Spread) else transform(records)
+
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
+        """Returns the sum of clipped gradients by the weights of A x, (k,). NOT PRIVATE."""
+        if not isinstance(records, Transformed):
+            records = self.arranged(prepared(self.setting.linear, records, mask), **public)
+        return (self._clipped.wide(params, records.rows),)
 
 
 @pytree_dataclass(kw_only=True)

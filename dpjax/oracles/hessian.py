@@ -1,6 +1,7 @@
 """Oracles of Hessians: alone, of gradients times themselves, with the gradient, in a subspace."""
 
 import dataclasses
+import math
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from dpjax._typing import Array, Params, PyTree, pytree_dataclass, static
 from dpjax.accounting import Release
 from dpjax.accounting.release import Quantity
 from dpjax.derivatives import ClippedSum, clipped_hessian, joint_clipped, subspace_clipped
-from dpjax.derivatives.linear import units
+from dpjax.derivatives.linear import prepared, units
 from dpjax.mechanisms.noise import Gaussian, Noise, SymmetricGaussian
 from dpjax.objectives import Objective
 from dpjax.objectives.linear import LinearLoss
@@ -129,6 +130,40 @@ class CovarianceQuery(HessianQuery):
             return (units.outer_sum(data.of_scores, records, params, bound),)
         clipped = ClippedSum(None, 1.0, bound, _OuterGradient(data), self.permutation_invariant)
         return (clipped.wide(params, records, mask),)
+
+
+def _half_square(score: Array) -> Array:
+    return score**2 / 2
+
+
+# Of one score, with the Hessian x x^T whatever the label is.
+_HALF_SQUARE = Objective(lambda w, record: _half_square(record[0] @ w), margin=_half_square)
+
+
+@pytree_dataclass(kw_only=True)
+class MomentQuery(CovarianceQuery):
+    """Asks for (sum of clipped x x^T) / divisor + symmetric Gaussian noise, x a record's features.
+
+    Longer ones are scaled down to norm ``clip_norm``; the setting's ``dimension`` is their number.
+
+    Privacy: as ``CovarianceQuery``, since |x x^T|_F = |x|^2.
+    """
+
+    name = "second_moment"
+    quantity = Quantity("second_moment")  # pyright: ignore[reportAssignmentType]
+    gradients_per_record = 0
+    sums = ClippedSums(reviewed="MomentQuery")
+
+    @property
+    def noise_norm(self) -> Array | float:
+        """The typical spectral norm of the noise on the mean."""
+        return self.stddev * math.sqrt(2 * self.setting.dimension)
+
+    def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
+        """Returns the sum of clipped x x^T, (p, p). NOT PRIVATE."""
+        rows, order = prepared(self.setting.linear, records, mask), self.permutation_invariant
+        clipped = ClippedSum(None, 1.0, self.bound(), _HALF_SQUARE, order)
+        return (clipped.wide(jnp.zeros(self.setting.dimension), rows),)
 
 
 @pytree_dataclass(kw_only=True)

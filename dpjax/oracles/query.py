@@ -208,18 +208,22 @@ class Query:
     def step_key(self, key: Array, step: Array | int, **public: Any) -> Array:
         """Returns the key of one answer: by default from name and step, so that none is reused.
 
-        A query whose noise is correlated over steps returns one key for all that share it; ``key``
-        is that of the training.
+        Noise that is correlated over steps has one key; ``key`` is that of the training.
         """
         return derive(key, self.name, step)
 
     def check_examples(self, examples: PyTree, params: Params) -> None:
         """Raises, before anything is spent, for examples that this query cannot read.
 
-        They are as given to ``solve``, and ``params`` the starting point.
-
-        Privacy: may read shapes and dtypes, no value.
+        They are as given to ``solve``. Privacy: may read shapes and dtypes, no value.
         """
+
+    def arranged(self, records: Records, **public: Any) -> Records:
+        """Returns records as ``exact`` reads them too, made once for many answers; secret.
+
+        ``public`` is what ``Algorithm.fixed`` returns; each is a function of one record and of it.
+        """
+        return records
 
     def secret_arguments(
         self, key: Array, records: Records, params: Params, **public: Any

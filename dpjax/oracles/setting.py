@@ -5,6 +5,7 @@ from typing import ClassVar, NamedTuple, cast
 
 from dpjax._typing import Relation, pytree_dataclass, static
 from dpjax.objectives import Objective
+from dpjax.objectives.linear import LinearLoss
 from dpjax.sampling import FullBatch, Sampler
 
 
@@ -51,6 +52,15 @@ class Setting:
                 f"the sampler draws from data_size={sampler.data_size}, the query declares "
                 f"{self.data_size}; make both with the same number."
             )
+
+    @property
+    def linear(self) -> LinearLoss:
+        """The objective's loss of linear scores, of single records; raises if it has none."""
+        if self.objective.linear is None:
+            words = "is no loss of linear scores of single records: pass one such as softmax, and "
+            words += "rows in place of units of several, or take dp_optimizer."
+            raise ValueError(f"{self.objective.name} {words}")
+        return self.objective.linear
 
     @property
     def of_all(self) -> "Setting":

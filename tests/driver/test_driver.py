@@ -418,6 +418,20 @@ BAD_FACTORY = {
 }
 WITHOUT_PROX = {"objective": dpjax.objectives.logistic_nonconvex()}
 BAD_ONE = {
+    "dp-fc": {
+        "clip_norm absent": ({"objective": PLAIN}, "is no loss of linear scores"),
+        "of units": (
+            {"objective": dpjax.objectives.logistic().of_units()},
+            "is no loss of linear scores of single records",
+        ),
+        "dimension": (
+            {"objective": dpjax.objectives.softmax(3), "dimension": 4},
+            "a multiple of the 3 scores",
+        ),
+        "feature_norm 0": ({"feature_norm": 0.0}, "feature_norm must be"),
+        "covariance_share 1": ({"covariance_share": 1.0}, "covariance_share must be strictly"),
+        "momentum 1": ({"momentum": 1.0}, "momentum must be at least 0 and below 1"),
+    },
     "spider": {
         "alpha out of reach": (
             {"alpha": 1e-4},

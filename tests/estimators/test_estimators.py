@@ -390,6 +390,8 @@ def test_the_default_penalty_falls_with_epsilon_in_one_program():
     weights = [make(epsilon=epsilon).fit(x, y).solution_.algorithm for epsilon in (0.5, 50.0)]
     found = [float(each.objective.regularizer.penalty.strength) for each in weights]
     np.testing.assert_allclose(found, [2 / (60 * 0.5), 2 / (60 * 50.0)], rtol=1e-6)
+    without = make(solver="dp-fc", solver_options={"steps": 2}).fit(x, y).solution_.algorithm
+    assert without.objective.regularizer is None
 
 
 @pytest.mark.ci

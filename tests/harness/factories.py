@@ -20,6 +20,8 @@ ANCHORED = [name for name, example in EXAMPLES.items() if example.objective == "
 PROXIMAL = dpjax.objectives.logistic_l2()
 # Those that read each record once, in order: no accounting where a record may leave.
 SPIDERS = ("spider",)
+# Those that need a loss of linear scores.
+LINEAR = ("dp-fc",)
 # Those that have another's class and queries, with other numbers: what is of the program, and takes
 # long, is tested of the other; tests/contracts/test_contract.py holds them to it.
 SAME_PROGRAM = ("dp-sgd", "dp-svrg++")

@@ -69,7 +69,9 @@ from dpjax.oracles import (
     GradientQuery,
     HessianQuery,
     MinimizerQuery,
+    MomentQuery,
     NewtonQuery,
+    PreconditionedQuery,
     SelectionQuery,
     hessian,
     score,
@@ -476,6 +478,25 @@ def _(patch):
 def _(patch):
     bound = MinimizerQuery.bound
     patch.setattr(MinimizerQuery, "bound", lambda self, *_, **__: bound(self) / 2)
+
+
+@mutant("covariance without noise")
+def _(patch):
+    patch.setattr(MomentQuery, "stddevs", lambda self, *_, **__: (1e-6,))
+
+
+@mutant("whitening computed before the noise")
+def _(patch):
+    whole = PreconditionedQuery.arranged
+
+    def secretly(self, records, **public):
+        asked = MomentQuery(setting=self.setting, noise_multiplier=1.0, clip_norm=1.0)
+        (moment,) = asked.exact(records, None)
+        values, vectors = jnp.linalg.eigh(moment.leading)
+        matrix = (vectors / jnp.sqrt(jnp.maximum(values, 1e-6))[None]).T
+        return whole(self, records, preconditioner=matrix)
+
+    patch.setattr(PreconditionedQuery, "arranged", secretly)
 
 
 @mutant("half the noise in the objective")

@@ -18,9 +18,11 @@ from dpjax.oracles import (
     GradientQuery,
     HessianQuery,
     JointQuery,
+    MomentQuery,
     NetworkQuery,
     NewtonQuery,
     NormsQuery,
+    PreconditionedQuery,
     ScoreQuery,
     SelectionQuery,
     Setting,
@@ -171,6 +173,8 @@ def test_c30_every_query_of_every_algorithm_is_attacked_above(name):
     # In files of their own: test_spider.py, test_newton.py, test_selection.py, test_covariance.py.
     attacked |= {EstimateQuery, ScoreQuery, NewtonQuery, SelectionQuery}
     attacked |= {CovarianceQuery, NormsQuery}
+    # In tests/algorithms/test_feature_covariance.py.
+    attacked |= {MomentQuery, PreconditionedQuery}
     assert {type(q) for q in algorithm.queries} <= attacked
     every = [getattr(r, "disjoint_parts", ()) or (r,) for r in algorithm.event.releases]
     releases = {release.name for parts in every for release in parts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,14 @@ from dpjax._wide import Expansion, float64
 from dpjax.derivatives import clipping, rounding
 from dpjax.derivatives.chunks import Chunk, compute_once
 from dpjax.derivatives.integers import COUNT, Summand
-from dpjax.derivatives.linear.scaled_rows import Linear, PreparedLinear
+from dpjax.derivatives.linear.scaled_rows import (
+    UNCACHED,
+    Linear,
+    PreparedLinear,
+    finite,
+    polar,
+    stacked,
+)
 from dpjax.objectives.linear import LinearLoss
 
 EXACT = lax.Precision.HIGHEST
@@ -168,6 +176,10 @@ def inner(
 ) -> Float[Array, "blocks rows *outputs"]:
     """Returns the inner products of ``params``, (p,) or (K, p), with the columns of ``z``."""
     if not permutation_invariant:
+        # Of few blocks and outputs: plain products, turned together, take half of the time or less.
+        if params.ndim == 2 and len(z) <= UNCACHED and len(params) < rounding.BLOCK:
+            scores = [jnp.dot(params, block, precision=EXACT) for block in z]
+            return jnp.stack(scores).swapaxes(1, 2)
         return jnp.einsum("...p,bpr->br...", params, z, precision=EXACT)
     # In float64 the order of a batched product, which may depend on the position, rounds away.
     with jax.enable_x64(True):
@@ -175,6 +187,29 @@ def inner(
         (left, i), (right, j) = both if params.ndim == 1 else both[::-1]
         product = lax.dot_general(left, right, (((i,), (j,)), ((), ())), EXACT)
         return lax.convert_element_type(product, z.dtype)
+
+
+@functools.partial(jax.jit, static_argnames="permutation_invariant")
+def transformed(
+    records: PreparedLinear, matrix: Float[Array, "q p"], permutation_invariant: bool = False
+) -> PreparedLinear:
+    """Returns the records with A x in place of x; one whose A x is not finite counts for nothing.
+
+    Privacy: raw data; each column depends on one record, and on ``matrix``, A, alone.
+    """
+    at_once, matrix = records.width, matrix.astype(records.dtype)
+
+    def some_blocks(i: Array) -> PreparedLinear:
+        both = finite(records.directions), records.radius
+        z, r = (lax.dynamic_slice_in_dim(leaf, i * at_once, at_once) for leaf in both)
+        x = r[..., None] * inner(matrix, z, permutation_invariant)
+        rows, counts = x.reshape(-1, x.shape[-1]), (r > 0).ravel()
+        unit, radius = polar(rows, jnp.ones_like(rows[:, 0]), counts)
+        columns = unit.reshape(x.shape).swapaxes(1, 2)
+        return PreparedLinear(columns, radius.reshape(r.shape), at_once)
+
+    made = stacked(records.radius.shape[0], at_once, some_blocks)
+    return dataclasses.replace(made, label=records.label)
 
 
 @functools.partial(jax.jit, static_argnames=("linear", "permutation_invariant"))
