@@ -107,7 +107,9 @@ def _each(function: Callable, array: np.ndarray) -> np.ndarray:
     return np.asarray(lax.map(row, filled, batch_size=_RECORDS))[: len(array)]
 
 
-def _scattered(image: Array, low: tuple[Array, Array], fine: Array, coarse: Array) -> Array:
+def _scattered(
+    image: Array, low: tuple[np.ndarray, ...], fine: np.ndarray, coarse: np.ndarray
+) -> Array:
     """Returns the channels (81, height / 4, width / 4) of one colour."""
     image = jnp.pad(image, _STEP, mode="reflect")
     spectrum = jnp.fft.fft2(image)[None]
