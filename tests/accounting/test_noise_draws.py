@@ -109,7 +109,7 @@ def test_an_epsilon_beyond_what_ten_deviations_hide_gets_noise_that_they_do(epsi
 def counted(name):
     algorithm = toy(name)
     asked = asking.questions(algorithm, toy_records(), np.zeros(4), asking._Counting)
-    return algorithm, {one.name: one.noise_draws for one in (*asked.step, *asked.end)}
+    return algorithm, {one.name: one.noise_draws for one in (*asked.step, *asked.once)}
 
 
 @pytest.mark.parametrize("name", ENTRIES)
