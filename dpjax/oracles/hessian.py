@@ -144,7 +144,8 @@ _HALF_SQUARE = Objective(lambda w, record: _half_square(record[0] @ w), margin=_
 class MomentQuery(CovarianceQuery):
     """Asks for (sum of clipped x x^T) / divisor + symmetric Gaussian noise, x a record's features.
 
-    Longer ones are scaled down to norm ``clip_norm``; the setting's ``dimension`` is their number.
+    Longer ones are scaled down to norm ``clip_norm``, those so long that float32 cannot hold the
+    factor count for nothing; the setting's ``dimension`` is their number.
 
     Privacy: as ``CovarianceQuery``, since |x x^T|_F = |x|^2.
     """

@@ -28,7 +28,7 @@ MOST = {
     "mechanisms": (1442, 8),
     "models": (230, 3),
     "objectives": (2130, 9),  # weights of records, rho of penalties
-    "oracles": (2401, 9),
+    "oracles": (2402, 9),
     "placement": (652, 4),
     "reporting": (1175, 9),  # what officers ask
     "results": (1999, 7),  # coefficients with intervals
@@ -38,7 +38,7 @@ MOST = {
     "transforms": (1589, 8),  # the trust-region link
     "tuning": (1013, 6),
 }
-WHEEL = 47_209
+WHEEL = 47_210
 """All rooms together, templates among them; sample weights and the papers' forms came last."""
 
 
