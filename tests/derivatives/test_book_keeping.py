@@ -184,7 +184,7 @@ LOSSES = {
         convolution(1, ("NCH", "OIH", "NCH"), window_strides=(2,), padding=[(-1, 3)]),
         {"k": normal(3, 7, 4), "b": normal(3, 1)},
         normal(ROWS, 7, 9),
-        "Materialized GhostNorm",
+        "Materialized Materialized",
     ),
 }
 # One loss for each kind of part, and what records may not be mixed by.

@@ -490,7 +490,9 @@ def _(patch):
     whole = PreconditionedQuery.arranged
 
     def secretly(self, records, **public):
-        asked = MomentQuery(setting=self.setting, noise_multiplier=1.0, clip_norm=1.0)
+        of_features = {"dimension": len(public["preconditioner"])}
+        setting = dataclasses.replace(self.setting, **of_features)
+        asked = MomentQuery(setting=setting, noise_multiplier=1.0, clip_norm=1.0)
         (moment,) = asked.exact(records, None)
         values, vectors = jnp.linalg.eigh(moment.leading)
         matrix = (vectors / jnp.sqrt(jnp.maximum(values, 1e-6))[None]).T
