@@ -4,8 +4,8 @@ Run ``python -m benchmarks.features mnist`` (or ``cifar10``, a fifth of it, by a
 to 4,096 features): of scattering features, delta 1e-5, zero-out neighbours, the last iterate.
 ``covtype`` and ``ijcnn1`` are tables, of whose rows every fifth tests. Both take 300 full-batch
 steps with momentum and spend the same epsilon. Accuracies are exact and NOT PRIVATE. Settings are
-the library's defaults, and ``--step-sizes`` are tried without the covariance: the best of them on
-the test images is told, an advantage that the other row does not have.
+the library's defaults, and all ``--step-sizes`` are tried without the covariance: the best of them
+on the test rows has an advantage that the other row does not have.
 """
 
 import argparse

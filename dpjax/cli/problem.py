@@ -185,7 +185,7 @@ def objective(arguments: argparse.Namespace, n: int | None = None) -> dpjax.Obje
     if (text := getattr(arguments, "class_weight", None)) is not None:
         # Undeclared classes are known by their numbers alone.
         row = row.weighted(_weights(text, labels or ((-1, 1) if count == 2 else range(count))))
-    entry = dpjax.algorithms.ALL.get(getattr(arguments, "algorithm", None) or "")
+    entry = _entry(arguments)
     if intercept and not (entry is not None and entry.strongly_convex):
         row = row.free_intercept()
     return row if unit is None else row.of_units()
@@ -205,6 +205,11 @@ def _weights(text: str, labels: Iterable[Label]) -> list[float]:
     )
 
 
+def _entry(arguments: argparse.Namespace) -> Any:
+    # ``compare`` has several algorithms, and none of this name.
+    return dpjax.algorithms.ALL.get(getattr(arguments, "algorithm", None) or "")
+
+
 def _of_rows(arguments: argparse.Namespace, count: int, n: int | None) -> dpjax.Objective:
     """The objective of rows with so many classes, 0 where labels are numbers."""
     objectives = dpjax.objectives.OBJECTIVES | {"softmax": dpjax.objectives.softmax}
@@ -221,10 +226,11 @@ def _of_rows(arguments: argparse.Namespace, count: int, n: int | None) -> dpjax.
     if strength is None and of_table:
         # Under add-or-remove the number of records is private; without a declared one it raises.
         size: Any = arguments.data_size or n
-        entry = dpjax.algorithms.ALL.get(getattr(arguments, "algorithm", None) or "")
         strength = dpjax.objectives.default_penalty(
             size, arguments.epsilon, count > 0, _infers(arguments)
-        ) * (entry is None or not entry.unpenalized)
+        )
+        if (entry := _entry(arguments)) is not None and entry.unpenalized:
+            strength = 0.0
     if strength is None:
         return factory()
     if not penalised:
