@@ -83,7 +83,7 @@ def certify(
     answer: tuple[Params, Array | None],
     iterate: str,
     bounded_rows: bool,
-) -> tuple[Certificate, Params]:
+) -> tuple[Certificate | None, Params | None]:
     """Returns |g + grad r| + bound, and lambda_min(H + hess r) - bound, at ``params``, and these.
 
     ``answer`` holds g and H (p, p) or None, noisy derivatives of the data term there, undamped; r
@@ -93,6 +93,8 @@ def certify(
     Privacy: post-processing.
     """
     objective, bounds, (gradient, hessian) = algorithm.objective, algorithm.bounds, answer
+    if objective.draws:  # a derivative of what was drawn bounds none of the objective
+        return None, None
     # In half precision the squares of a small gradient underflow, and the bound with them.
     wide, lower = at_least_float32(params), None
     norm = optax.tree.norm(objective.regularize_gradient(at_least_float32(gradient), wide))

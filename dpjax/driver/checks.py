@@ -84,6 +84,8 @@ def _check_declared(objective: Objective, data: Dataset, examples: PyTree, param
     if isinstance(loss, UnitLoss):
         # A unit's first record stands for all, because only shapes are read.
         loss, examples, row = loss.loss, examples[0], (0, 0)
+    while not isinstance(loss, CrossEntropy) and hasattr(loss, "loss"):  # that draws
+        loss = loss.loss
     declared = 0 if scale is None or scale.classes is None else len(scale.classes)
     if kind is not None:
         counted = kind.classes

@@ -23,6 +23,7 @@ from dpjax.driver.configuration import Configuration, drop_outdated
 from dpjax.driver.keys import key_of_first
 from dpjax.driver.loop import describe
 from dpjax.mechanisms.keys import check_traced, guessable
+from dpjax.oracles.keyed import placed
 from dpjax.placement import processes
 from dpjax.placement.shard import put
 from dpjax.placement.stream import open_readers, shaped
@@ -154,7 +155,8 @@ def starting_point(algorithm: Algorithm, params: Params | None) -> Params:
 
 def unpack(data: Dataset | PyTree, algorithm: Algorithm) -> tuple[PyTree, str, bool]:
     """Returns examples, the unit of privacy, and whether every row is known to have norm <= 1."""
-    read = algorithm.objective.read
-    if isinstance(data, Dataset):
-        return read(data.examples), data.unit, data.max_norm is not None and data.max_norm <= 1
-    return read(data), "row", False
+    objective, is_set = algorithm.objective, isinstance(data, Dataset)
+    examples = placed(objective, objective.read(data.examples if is_set else data))
+    if not is_set:
+        return examples, "row", False
+    return examples, data.unit, data.max_norm is not None and data.max_norm <= 1

@@ -13,6 +13,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Loss, Params
 from dpjax.datasets.rows import Rows
 from dpjax.display.cards import Card, HasCard
+from dpjax.objectives.keyed import KeyedLoss, takes_key
 from dpjax.objectives.linear import LinearLoss, Margin, Signs, Weighted
 from dpjax.objectives.regularizers import L2, PENALTIES, ExceptIntercept, prox_zero
 from dpjax.objectives.units import REDUCTIONS, UnitLoss
@@ -166,7 +167,9 @@ class Objective:
     ``ElasticNet`` or ``Nonconvex``: numbers like a step size, so another one compiles nothing anew.
 
     Args:
-      loss: ``loss(params, example) -> scalar``, sees one record.
+      loss: ``loss(params, example) -> scalar``, sees one record. ``loss(params, example, key)`` may
+        draw, such as dropout: each record has a key of its own in each step, and None where it is
+        evaluated.
       regularizer: ``regularizer(params) -> scalar``, reads no record; hashable. It enters value,
         gradient and Hessian after the noise, exactly, and is never clipped. One of your own is
         structure, with the numbers in it; it may state ``smoothness`` and ``hessian_lipschitz``.
@@ -203,6 +206,8 @@ class Objective:
     def __post_init__(self):
         if not callable(self.loss):
             raise ValueError(f"loss must be a function (params, example) -> scalar: {self.loss!r}.")
+        if takes_key(self.loss):
+            object.__setattr__(self, "loss", KeyedLoss(self.loss))
         for name, kind in (("constants", Constants), ("defaults", Defaults)):
             if (values := getattr(self, name)) is None:
                 continue
@@ -327,6 +332,12 @@ class Objective:
             # Without its margin the objective would not know that it predicts.
             model=LinearModel() if self.model is None else self.model,
         )
+
+    @property
+    def draws(self) -> bool:
+        """Whether the loss draws random numbers in training, from a key of each record."""
+        loss = self.loss.loss if isinstance(self.loss, UnitLoss) else self.loss
+        return isinstance(loss, KeyedLoss)
 
     @property
     def of_scores(self) -> LinearLoss | None:

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
+from dpjax.objectives.keyed import Keyed
 from dpjax.objectives.linear import LinearLoss
 
 REDUCTIONS = ("mean", "sum")
@@ -29,9 +30,9 @@ class UnitLoss:
     reduction: str
     linear: LinearLoss | None = None
 
-    def __call__(self, params: Params, example: tuple[PyTree, Array]) -> Array:
+    def __call__(self, params: Params, example: tuple[PyTree, Array] | Keyed) -> Array:
         """Returns the loss of a unit ``(records, present)``, of K records and bool (K,)."""
-        records, present = example
+        records, present = example.of_unit() if isinstance(example, Keyed) else example
         # Without derivatives: those of a record that is left out would be 0 times NaN.
         values = jax.vmap(self.loss, in_axes=(None, 0))(jax.lax.stop_gradient(params), records)
         valid = present & jnp.isfinite(values)

@@ -18,6 +18,7 @@ from dpjax.derivatives.rounding import BLOCK, shift_rounding_error
 from dpjax.mechanisms.keys import derive, purpose_word
 from dpjax.mechanisms.noise import Gaussian, Noise
 from dpjax.objectives import Objective
+from dpjax.oracles.keyed import redrawn
 from dpjax.oracles.setting import ClippedSums, Evaluations, Setting
 from dpjax.placement.shard import Spread, over_shares
 from dpjax.sampling.samplers import Sampler, expect
@@ -293,6 +294,7 @@ class Query:
         def exact(records: Records, mask: Mask, query: Query, params: Params, more: dict) -> Sums:
             return query.exact(records, params, mask, **more)
 
+        batch = redrawn(key, batch)
         return over_shares(exact, batch, mask, self, params, public | secret)
 
     def evaluations(self, count: int) -> Evaluations:

@@ -13,8 +13,12 @@ from dpjax._wide import on_device
 from dpjax.derivatives.linear import prepared, scaled_rows, units
 from dpjax.objectives.linear import ONE_LABEL, LinearLoss
 from dpjax.objectives.units import UnitLoss, is_grouped
+from dpjax.oracles.gradient import GradientQuery, NetworkQuery
 from dpjax.oracles.query import Query, Records
 from dpjax.placement.shard import Spread, length, shares
+
+# Their bound holds whatever a loss draws, and their answer is used for one step alone.
+_REDRAWING = (GradientQuery, NetworkQuery)
 
 
 def bind(query: Query, examples: PyTree) -> Records:
@@ -80,6 +84,12 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
     for leaf in jax.tree.leaves(params):
         if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
+    if query.objective.draws and type(query) not in _REDRAWING:
+        raise ValueError(
+            f"the loss of {query.objective.name} draws random numbers, and the {query.name} is of "
+            "one function of the parameters: take dp_optimizer, dp_sgd or another method of "
+            "gradients of batches, or a loss without key, such as a network without dropout."
+        )
     # Data and objective are each of rows or of units, whoever made them: both must agree.
     of_units = isinstance(query.objective.loss, UnitLoss)
     if is_grouped(examples) and not of_units:

@@ -20,6 +20,7 @@ from dpjax._wide import on_device
 from dpjax.driver import ResumeMismatch, holds_run
 from dpjax.driver.fingerprint import content
 from dpjax.objectives import Objective, cross_entropy
+from dpjax.objectives.keyed import Keyed, KeyedLoss, with_shape_of_key
 from dpjax.objectives.linear import Classes
 from dpjax.training.network import Network
 from dpjax.training.table import example_shape
@@ -54,6 +55,37 @@ class _Loss:
         return self.loss(self.network(params, x), y)
 
 
+@dataclasses.dataclass(frozen=True)
+class Drawn(KeyedLoss):
+    """A loss of a network that draws in training, or of random views of a record.
+
+    Args:
+      loss: of parameters and ``(x, y)``, where x may be ``Keyed``.
+      augment: ``augment(x, key) -> x``; None for x itself.
+      views: how many are made of a record; the mean of their losses is that of the record.
+
+    Reference: De et al. (2022), section 3.2, augmentation multiplicity.
+    """
+
+    augment: Callable[[Any, Array], Any] | None = None
+    views: int = 1
+
+    def drawn(self, params: Params, record: tuple[PyTree, PyTree], key: Array) -> Array:
+        x, y = record
+
+        def of_view(key: Array) -> Array:
+            one, other = jax.random.split(key)
+            view = x if self.augment is None else self.augment(x, one)
+            return self.loss(params, (Keyed(view, jax.random.key_data(other)), y))
+
+        if self.views == 1:
+            return of_view(key)
+        return jnp.mean(jax.vmap(of_view)(jax.random.split(key, self.views)))
+
+    def evaluated(self, params: Params, record: tuple[PyTree, PyTree]) -> Array:
+        return self.loss(params, record)
+
+
 def objective_of(
     net: Network,
     loss: str | LossOfOutputs,
@@ -61,6 +93,8 @@ def objective_of(
     record: tuple[PyTree, PyTree],
     regularizer: Any = None,
     metrics: Mapping[str, LossOfOutputs] | None = None,
+    augment: Callable[[Any, Array], Any] | None = None,
+    views: int | None = None,
 ) -> tuple[Objective, Measures]:
     """Returns the objective, and the measures: the loss, accuracy for classes, and metrics.
 
@@ -89,11 +123,34 @@ def objective_of(
         name = getattr(own, "__name__", "loss").strip("_").replace("_", " ")
         objective = Objective(_Loss(net, own, program), regularizer, name=name)
         measures = (("loss", own), *([("accuracy", _correct)] if loss == "bce" else []))
+    views = _views(augment, views, record[0])
+    if net.draws or augment is not None:
+        objective = dataclasses.replace(objective, loss=Drawn(objective.loss, augment, views))
     more = dict(metrics or {})
     for name, metric in more.items():
         _check_number(f"the metric {name!r}", metric, outputs, record[1], jnp.generic)
     # A metric of the same name takes the place of the default one.
     return objective, tuple({**dict(measures), **more}.items())
+
+
+def _views(augment: Any, views: int | None, x: PyTree) -> int:
+    """Returns how many views a loss takes the mean of, after a check of what makes them."""
+    if augment is None:
+        if views is not None:
+            raise ValueError("views= goes with augment=, a function (x, key) -> x of one record.")
+        return 1
+    shapes = jax.tree.map(lambda leaf: leaf.shape, x)
+    what = (
+        f"augment is a function (x, key) -> x of the features of one record, {shapes}, without a "
+    )
+    what += "batch axis, so that no record is mixed with another"
+    try:
+        view = jax.eval_shape(augment, x, jax.random.key(0))
+    except Exception as error:
+        raise ValueError(f"{what}; it cannot be computed: {error}") from error
+    if (made := jax.tree.map(lambda leaf: leaf.shape, view)) != shapes:
+        raise ValueError(f"{what}; it returns {made}.")
+    return _validate.positive_int("views", 1 if views is None else views)
 
 
 def check_closures(
@@ -108,7 +165,10 @@ def check_closures(
     the parameters that are not trained: they reach every gradient too.
     """
     functions: dict[str, tuple[Callable[..., Array], tuple[PyTree, ...]]] = {
-        "loss or model": (objective.loss, (params, record))
+        "loss or model": (
+            objective.loss,
+            (params, with_shape_of_key(record) if objective.draws else record),
+        )
     }
     if objective.regularizer is not None:
         functions["regularizer"] = objective.regularizer, (params,)

@@ -67,6 +67,8 @@ def fit(
     metrics: Mapping[str, LossOfOutputs] | None = None,
     exact: bool = False,
     regularizer: Any = None,
+    augment: Callable[[Any, Array], Any] | None = None,
+    views: int | None = None,
     groups: Any = None,
     max_records: int | None = None,
     unit_type: str | None = None,
@@ -81,13 +83,15 @@ def fit(
 ) -> Trained:
     """Trains a network with differential privacy, with any optax optimizer.
 
-    Batches are drawn and full epochs run on the device. The optimizer sees only the noisy mean of
+    Batches are drawn and full epochs run on the device. Dropout is on in training, with a mask for
+    each record and step, and off elsewhere. The optimizer sees only the noisy mean of
     clipped gradients, so its update is post-processing. ``optax.MultiSteps`` is refused:
     micro-batching belongs to the gradient.
 
     Args:
       model: a flax nnx module, which is not changed; a flax linen module; or a function
-        ``(params, x) -> outputs`` of one example.
+        ``(params, x) -> outputs`` of one example. One that draws is ``(params, x, key)``, where
+        ``key`` is None unless it is in training.
       loss: ``loss(outputs, y) -> scalar`` of one example, or ``"cross_entropy"`` of logits and a
         class from 0 up, below their number; of two logits, -1 stands for 0. Any other label makes
         a null record, which contributes nothing; labels of words need
@@ -124,6 +128,9 @@ def fit(
         measured beside the loss and, for cross-entropy, the accuracy.
       exact: whether to evaluate on the training records too, which is NOT PRIVATE.
       regularizer: see ``Objective``; of the trained parameters, after the noise.
+      augment: ``augment(x, key) -> x``, a random change of one record's features as they are given,
+        such as a shift of an image, anew in each step.
+      views: how many such changes of a record a step averages the loss over, before it is clipped.
       groups: (n,) whose each record is, as ``by`` of ``datasets.group``: all records of a person
         are then one example, whose loss is the mean of theirs. Data that are grouped, by ``group``
         or ``load(unit=)``, need neither this nor ``max_records``.
@@ -147,10 +154,10 @@ def fit(
 
     Raises:
       ValueError: before anything is spent, for arguments that do not fit together; a model that
-        writes state, draws random numbers, or mixes the examples of a batch, naming the layer; a
-        model or loss that calls Python (``jax.pure_callback`` and the like), or holds an array
-        with a row for each record; parameters that are not floating; an optimizer that adds noise
-        or takes several micro-batches; or as ``run``.
+        writes state, draws random numbers in evaluation, or mixes the examples of a batch, naming
+        the layer; a model or loss that calls Python (``jax.pure_callback`` and the like), or holds
+        an array with a row for each record; parameters that are not floating; an optimizer that
+        adds noise or takes several micro-batches; or as ``run``.
       ResumeMismatch: as ``run``; another optimizer, learning rate, model or loss is detected.
 
     Privacy: the guarantee of ``solution.event`` covers every iterate. It does not cover the
@@ -177,7 +184,8 @@ def fit(
     sizes = sizes_of(examples, budget, data_size, batch_size, epochs, steps)
     example, root = example_shape(records), _root(key, seed, checkpoint, mesh)
     net, params = network(model, example[0], params, root, trainable, batched, bounds)
-    objective, measures = objective_of(net, loss, params, example, regularizer, metrics)
+    changes = augment, views
+    objective, measures = objective_of(net, loss, params, example, regularizer, metrics, *changes)
     # Where n is private it is the declared number: an error must not reveal it.
     private = budget.relation == "add_or_remove_one"
     rows = sizes["data_size"] if private else len(jax.tree.leaves(examples)[0])

@@ -76,6 +76,13 @@ def written(
     return None
 
 
+def reads_first(function: Callable[..., Any], *arguments: Any) -> bool:
+    """Returns whether what ``function`` returns depends on its first argument."""
+    sizes = [len(jax.tree.leaves(argument)) for argument in arguments]
+    inputs = [[1]] * sizes[0] + [[0]] * sum(sizes[1:])
+    return bool(_reads(_followed(jax.make_jaxpr(function)(*arguments), inputs)))
+
+
 def _followed(program: Any, inputs: list[list[int]]) -> list[list[int]]:
     def take(equation: Any, values: list[list[int]]) -> list[list[int]]:
         results, params = [[_reads(values)]] * len(equation.outvars), equation.params

@@ -18,7 +18,15 @@ from dpjax._program import CallsPython, program_hash
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import at_least_float32
 from dpjax.mechanisms import derive
-from dpjax.training.mixing import batch_of, linen_layers, mixing_layer, nnx_layers, written
+from dpjax.objectives.keyed import Keyed, takes_key, with_shape_of_key
+from dpjax.training.mixing import (
+    batch_of,
+    linen_layers,
+    mixing_layer,
+    nnx_layers,
+    reads_first,
+    written,
+)
 
 Predicate = Callable[[tuple[Any, ...], Any], Any]
 
@@ -31,11 +39,13 @@ class Network:
     """A model as a function of one example; hashable, and equal when rebuilt.
 
     Args:
-      apply: ``apply(params, x) -> outputs``.
+      apply: ``apply(params, x) -> outputs``. One that draws in training has, for that,
+        ``apply.drawn(params, x, key)``.
       batched: whether ``apply`` expects a leading batch axis; it then receives a batch of one.
       bounds: declared range of the features, to be clamped and scaled to [0, 1]; None for no
         scaling.
       program: hash of its computation, see ``program_hash``, with all that is constant in it.
+      draws: whether it draws random numbers in training, where x comes as ``Keyed``.
       fixed: parameters that are not trained, None in place of the others: those of a call. Without
         it a call takes all parameters.
     """
@@ -44,6 +54,7 @@ class Network:
     batched: bool
     bounds: tuple[float, float] | None
     program: str = ""
+    draws: bool = False
     # Arrays cannot be hashed: they are in ``program``, as the state of ``Flax``.
     fixed: PyTree = dataclasses.field(default=None, compare=False, repr=False)
 
@@ -56,29 +67,60 @@ class Network:
 
     def __call__(self, params: Params, x: PyTree) -> PyTree:
         """Returns the outputs for one example, without a batch axis."""
+        apply: Any = self.apply
+        if isinstance(x, Keyed):
+            apply = functools.partial(apply.drawn, key=x.key) if self.draws else apply
+            x = x.records
         params, x = self.merged(params), scaled(x, self.bounds)
         if not self.batched:
-            return self.apply(params, x)
-        outputs = self.apply(params, jax.tree.map(lambda leaf: leaf[None], x))
+            return apply(params, x)
+        outputs = apply(params, jax.tree.map(lambda leaf: leaf[None], x))
         return jax.tree.map(lambda leaf: leaf[0], outputs)
 
 
 @dataclasses.dataclass(frozen=True)
+class Drawing:
+    """A function ``(params, x, key) -> outputs``, whose ``key`` is None but in training."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, params: Params, x: Any) -> Any:
+        """Returns the outputs, with nothing drawn."""
+        return self.function(params, x, key=None)
+
+    def drawn(self, params: Params, x: Any, key: Array) -> Any:
+        """Returns the outputs in training."""
+        return self.function(params, x, key=key)
+
+
+@dataclasses.dataclass(frozen=True)
 class Flax:
-    """The function of a flax module of ``params``.
+    """The function of a flax module of ``params``, with its dropout off.
 
     Args:
       module: a linen module, or the graph of an nnx module.
       state: other collections, or all that is no ``nnx.Param``: it stays as it is.
+      training: the graph of an nnx module as it was given, if it has dropout that is on.
     """
 
     module: Any
     # Arrays cannot be hashed; what they hold is in the hash of the program.
     state: Any = dataclasses.field(compare=False, repr=False)
+    training: Any = None
 
     def __call__(self, params: Params, x: Any) -> Any:
         """Returns the outputs."""
-        return self.bound(params)(x)
+        with nn.intercept_methods(_without_dropout):
+            return self.bound(params)(x)
+
+    def drawn(self, params: Params, x: Any, key: Array) -> Any:
+        """Returns the outputs in training, where all random streams begin with ``key``."""
+        if isinstance(self.module, nn.Module):
+            # Streams of other names have the key of this one.
+            held, streams = {"params": params, **self.state}, {"params": key}
+            return self.module.apply(held, x, rngs=streams, mutable=list(self.state))[0]
+        begun = dataclasses.replace(self, module=self.training, state=_begun(self.state, key))
+        return begun.bound(params)(x)
 
     def bound(self, params: Params) -> Any:
         """Returns the module with all that it holds, in variables of its own."""
@@ -91,9 +133,35 @@ class Flax:
     def called(self, params: Params, state: Any, x: Any) -> Any:
         """Returns outputs, and all state after the call, of which ``state`` is a part."""
         if isinstance(self.module, nn.Module):
-            return self.module.apply({"params": params, **state}, x, mutable=list(state))
+            with nn.intercept_methods(_without_dropout):
+                return self.module.apply({"params": params, **state}, x, mutable=list(state))
         module = dataclasses.replace(self, state=state).bound(params)
         return module(x), nnx.state(module)
+
+
+def _without_dropout(method: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+    """Calls a method of a linen module with dropout off, also that of its attention."""
+    module = context.module
+    if context.method_name != "__call__" or not hasattr(module, "deterministic"):
+        return method(*args, **kwargs)
+    if isinstance(module, nn.Dropout):
+        return args[0] if args else kwargs["inputs"]
+    # Of the copy that is bound to this call; in two places flax takes no value.
+    object.__setattr__(module, "deterministic", True)
+    return method(*args, **{name: kwargs[name] for name in kwargs if name != "deterministic"})
+
+
+def _begun(state: Any, key: Array) -> Any:
+    """Returns the state of an nnx module, each random stream begun with a key of its own."""
+    begun, number = [], 0
+    for path, variable in nnx.to_flat_state(state):
+        if isinstance(variable, nnx.RngKey):
+            keys = jax.random.split(jax.random.fold_in(key, number), variable.shape)
+            variable, number = variable.replace(keys), number + 1
+        elif isinstance(variable, nnx.RngCount):
+            variable = variable.replace(jnp.zeros(variable.shape, variable.dtype))
+        begun.append((path, variable))
+    return nnx.from_flat_state(begun)
 
 
 def scaled(x: PyTree, bounds: tuple[float, float] | None) -> PyTree:
@@ -143,7 +211,7 @@ def network(
         apply, params, batched = _initialised(model, example, params, root, batched)
     # A class that nobody has instantiated is callable too.
     elif callable(model) and not isinstance(model, type):
-        apply, batched = model, bool(batched)
+        apply, batched = Drawing(model) if takes_key(model) else model, bool(batched)
         if params is None:
             raise ValueError(
                 "params is required with a plain function: pass its public starting point."
@@ -162,6 +230,7 @@ def network(
         batched = _follows_batches(lambda x: apply(params, x), example)
     # Hashed without the bounds, which are compared as numbers.
     unscaled = Network(apply, batched, None, fixed=fixed)
+    unscaled = dataclasses.replace(unscaled, draws=_draws(unscaled, trained, example))
     program = _program(model, unscaled, trained, example)
     # A model that takes one example cannot see another.
     layer = None if not batched else mixing_layer(apply, params, example, watch)
@@ -247,6 +316,24 @@ def _partition(model: Any, params: Params, predicate: Predicate) -> tuple[Params
     return tuple(jax.tree.unflatten(tree, part) for part in parts)
 
 
+def _draws(unscaled: Network, params: Params, example: PyTree) -> bool:
+    """Returns whether what is drawn in training changes an output; False where that cannot run."""
+    apply: Any = unscaled.apply
+    if isinstance(apply, Drawing):
+        return True
+    if not isinstance(apply, Flax) or not (apply.training or isinstance(apply.module, nn.Module)):
+        return False
+    x = batch_of(example, 1) if unscaled.batched else example
+
+    def drawn(key: Array, params: Params, x: PyTree) -> Any:
+        return apply.drawn(unscaled.merged(params), x, key)
+
+    try:
+        return reads_first(drawn, jax.random.key(0), jax.eval_shape(lambda: params), x)
+    except _REFUSALS:  # refused in words of its own, as it is evaluated
+        return False
+
+
 def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> str:
     shapes, apply, found = jax.eval_shape(lambda: params), unscaled.apply, None
 
@@ -259,7 +346,8 @@ def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> 
         if isinstance(apply, Flax) and (apply.state or unscaled.fixed is not None):
             seen = batch_of(example, 1) if unscaled.batched else example
             found = written(called, shapes, (unscaled.fixed, apply.state), seen)
-        program = program_hash((unscaled, (shapes, example)))
+        ways = [example, *([with_shape_of_key(example)] if unscaled.draws else [])]
+        program = program_hash(*((unscaled, (shapes, way)) for way in ways))
     except errors.InvalidRngError as error:
         layer = str(error).split(" needs ")[0]
         raise ValueError(f"the layer {layer!r} of the model ({error}) {_DRAWS}") from error
@@ -280,14 +368,18 @@ def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> 
 def _split(
     module: nnx.Module, params: Params | None, predicate: Predicate | None
 ) -> tuple[Flax, Params]:
-    graphdef, own, rest = nnx.split(module, nnx.Any(nnx.Param, predicate), ...)
+    training, own, rest = nnx.split(module, nnx.Any(nnx.Param, predicate), ...)
+    module = nnx.merge(training, own, rest)
+    module.set_attributes(deterministic=True, raise_if_not_found=False)
+    graphdef = nnx.graphdef(module)
     own = nnx.to_pure_dict(own)
 
     def kept(leaf: Any) -> Any:  # as it is now, whoever writes an array of NumPy later
         return np.broadcast_to(leaf.copy(), leaf.shape) if isinstance(leaf, np.ndarray) else leaf
 
     given = nnx.to_pure_dict(params) if isinstance(params, nnx.State) else params
-    return Flax(graphdef, jax.tree.map(kept, rest)), own if given is None else _like(given, own)
+    apply = Flax(graphdef, jax.tree.map(kept, rest), None if training == graphdef else training)
+    return apply, own if given is None else _like(given, own)
 
 
 def _initialised(
@@ -355,8 +447,8 @@ def _follows_batches(apply: Callable[[PyTree], Any], example: PyTree) -> bool:
 
 
 _DRAWS = (
-    "draws random numbers, for which training has no stream. Turn that off, by model.eval() or "
-    "deterministic=True, or take Dropout out: the noise of private training regularizes already."
+    "draws random numbers even where dropout is off, as in evaluation. Let it follow an attribute "
+    "deterministic (of nnx), or write a function (params, x, key), where key is None in evaluation."
 )
 
 

@@ -151,6 +151,9 @@ KILLED_BY = {
     "the other trainings in the result": [
         "test_tuning.py::test_of_the_other_trainings_nothing_is_kept",
     ],
+    "masks by the slot in a batch": [
+        "test_fit_draws.py::test_a_key_follows_from_the_step_and_the_place_in_the_data",
+    ],
     "updates of parameters that are not trained": [PART],
     "the norm of a gradient counts parameters that are not trained": [PART],
     "a selection at every step": [

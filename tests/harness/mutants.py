@@ -74,6 +74,7 @@ from dpjax.oracles import (
     PreconditionedQuery,
     SelectionQuery,
     hessian,
+    keyed,
     score,
 )
 from dpjax.oracles import query as oracles
@@ -436,6 +437,17 @@ def trained_too(patch):
 
 
 mutant("updates of parameters that are not trained")(trained_too)
+
+
+@mutant("masks by the slot in a batch")
+def _(patch):
+    """A record that is drawn then moves the masks of all that come after it."""
+    original = keyed.random_words
+
+    def by_slot(key, counts):
+        return original(key, jnp.arange(counts.shape[0], dtype=jnp.uint32))
+
+    patch.setattr(keyed, "random_words", by_slot)
 
 
 @mutant("the norm of a gradient counts parameters that are not trained")

@@ -44,14 +44,14 @@ class Linen(nn.Module):
 
 
 class Nnx(nnx.Module):
-    def __init__(self, rngs, normalise=None, drop=None):
+    def __init__(self, rngs, normalise=None):
         self.layers = nnx.List([nnx.Linear(P, 8, rngs=rngs), nnx.Linear(8, CLASSES, rngs=rngs)])
-        self.normalise, self.drop = normalise, drop
+        self.normalise = normalise
 
     def __call__(self, x):
         x = nnx.tanh(self.layers[0](x))
         x = x if self.normalise is None else self.normalise(x)
-        return self.layers[1](x if self.drop is None else self.drop(x))
+        return self.layers[1](x)
 
 
 def records(rows=N, seed=0):
@@ -297,12 +297,6 @@ class Nested(nn.Module):
         return Normed()(x)
 
 
-class Dropping(nn.Module):
-    @nn.compact
-    def __call__(self, x):
-        return nn.Dropout(0.5, deterministic=False)(nn.Dense(CLASSES)(x))
-
-
 class Counting(nn.Module):
     @nn.compact
     def __call__(self, x):
@@ -326,10 +320,8 @@ RNGS = nnx.Rngs(0)
     [
         (Normed(), "'BatchNorm_0' .*'batch_stats'.*'mean'.*use_running_average=True.*GroupNorm"),
         (Nested(), "'Normed_0/BatchNorm_0' .*GroupNorm"),
-        (Dropping(), "'Dropout_0' .*deterministic=True.*Dropout out"),
         (Counting(), "the module itself.*'counts'.*'seen'.*writes from the examples"),
         (Nnx(RNGS, nnx.BatchNorm(8, rngs=RNGS)), r"'normalise' .*BatchNorm.*'mean'.*GroupNorm"),
-        (Nnx(RNGS, drop=nnx.Dropout(0.5, rngs=RNGS)), "'drop' .*Dropout out"),
         (Whole(), "floating: 'table' of the model is int32"),
         (nn.Module, "model must be"),
         ("net", "model must be"),

@@ -295,14 +295,6 @@ WRITTEN = {
         lambda: Layers(nn.BatchNorm(use_running_average=False)),
         "'inside' .*'batch_stats'.*'mean'",
     ),
-    "dropout in training": (
-        lambda: Net(nnx.Dropout(0.5, rngs=rngs())),
-        r"'inside' .*draws random .*model.eval\(\)",
-    ),
-    "linen dropout in training": (
-        lambda: Layers(nn.Dropout(0.5, deterministic=False)),
-        "'inside' .*draws random numbers",
-    ),
     "a spectral norm in training": (lambda: Net(spectral()), "'inside' .*update_stats=False"),
     "a memory of examples": (
         lambda: rewriting(lambda held, x: held + x.sum()),
