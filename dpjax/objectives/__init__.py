@@ -11,16 +11,18 @@ from dpjax.objectives.margin import (
     sigmoid_l2,
     welsch,
 )
-from dpjax.objectives.objective import (
-    Constants,
-    Defaults,
+from dpjax.objectives.model import (
     LinearClassifier,
     LinearModel,
     LinearRegression,
-    LossOfScores,
     Model,
-    Objective,
     Unlabelled,
+)
+from dpjax.objectives.objective import (
+    Constants,
+    Defaults,
+    LossOfScores,
+    Objective,
 )
 from dpjax.objectives.regression import huber, least_squares, tukey, welsch_residual
 from dpjax.objectives.regularizers import (

@@ -14,7 +14,8 @@ from dpjax import _validate
 from dpjax._typing import Array, Params
 from dpjax._wide import at_least_float32
 from dpjax.objectives.linear import ONE_LABEL, Classes, LinearLoss
-from dpjax.objectives.objective import Constants, LinearClassifier, Objective, of_scores
+from dpjax.objectives.model import LinearClassifier
+from dpjax.objectives.objective import Constants, Objective, of_scores
 
 
 @dataclasses.dataclass(frozen=True)

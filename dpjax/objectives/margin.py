@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from dpjax._typing import Array
 from dpjax.objectives.linear import Margin, unweighted
-from dpjax.objectives.objective import Constants, LossOfScores, Objective, Unlabelled
+from dpjax.objectives.model import Unlabelled
+from dpjax.objectives.objective import Constants, LossOfScores, Objective
 from dpjax.objectives.regularizers import L1, L2, Nonconvex
 
 # With s the sigmoid: |phi'| = 1 - s, phi'' = s (1 - s), |phi'''| = s (1 - s) |1 - 2 s|.

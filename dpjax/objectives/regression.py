@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from dpjax import _validate
 from dpjax._typing import Array
 from dpjax.objectives.linear import LinearLoss, Numbers, Region
-from dpjax.objectives.objective import Constants, Defaults, LinearRegression, Objective, of_scores
+from dpjax.objectives.model import LinearRegression
+from dpjax.objectives.objective import Constants, Defaults, Objective, of_scores
 
 # Of a loss whose largest slope and largest curvature meet, a joint bound of 1 clips nobody at
 # w_g^2 = (1 + k) C^2 and w_h^2 = (1 + 1/k) M^2 for any k; k = 1/4 leaves the gradient most of it.

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 
 from dpjax import _validate
 from dpjax._typing import Array, Params
-from dpjax.objectives.objective import Defaults, Model, Objective, Unlabelled
+from dpjax.objectives.model import Model, Unlabelled
+from dpjax.objectives.objective import Defaults, Objective
 from dpjax.objectives.regularizers import L2, Quartic
 
 # Midway between the two largest eigenvalues of X'X/n of the data as ``datasets.load`` scales them,
