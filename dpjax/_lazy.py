@@ -16,8 +16,9 @@ class _Lazy:
 
 if TYPE_CHECKING:
     import dp_accounting as dp_accounting
+    import orbax.checkpoint as orbax
     from flax import serialization as serialization
     from scipy import signal as signal
 else:
     dp_accounting, signal = _Lazy("dp_accounting"), _Lazy("scipy.signal")
-    serialization = _Lazy("flax.serialization")
+    serialization, orbax = _Lazy("flax.serialization"), _Lazy("orbax.checkpoint")

@@ -28,6 +28,7 @@ from dpjax.placement.processes import team
 from dpjax.results import Solution
 from dpjax.training.evaluation import Evaluator, LossOfOutputs, check_closures, named, objective_of
 from dpjax.training.network import Network, network
+from dpjax.training.start import tree_of
 from dpjax.training.table import example_shape, given, records_of, sizes_of
 from dpjax.training.trained import Trained
 
@@ -108,9 +109,11 @@ def fit(
       epochs: average number of times a record is drawn: steps = round(epochs n / batch_size).
       steps: T, in place of ``epochs``.
       clip_norm: bound on the l2 norm of one record's gradient, over all that is trained.
-      params: public starting point, such as those of an earlier training. Without it an nnx module
-        starts at its own, and linen initialises parameters from a key derived from the root key.
-        For a linen module with other collections, all variables, as of ``module.init``.
+      params: public starting point: a tree of arrays like the model's, what ``fit`` or ``load``
+        returned, or the path of a file of ``save``, of ``.safetensors``, or of a folder by orbax.
+        Without it an nnx module starts at its own, and linen initialises parameters from a key
+        derived from the root key. For a linen module with other collections, all variables, as of
+        ``module.init``. Half precision is trained in float32, and rounded for each call.
       trainable: which parameters are trained, by default all: an nnx filter (``nnx.LoRAParam``,
         ``nnx.PathContains("head")``, a Variable type of yours), or a function
         ``(path, leaf) -> bool`` of a tuple of names, also for linen and trees of arrays. The others
@@ -153,11 +156,12 @@ def fit(
       A ``Trained``: the ``Solution``, predictions, and tables of evaluations.
 
     Raises:
-      ValueError: before anything is spent, for arguments that do not fit together; a model that
+      ValueError: before anything is spent, for arguments that do not fit together; parameters of
+        another model, or not floating; a rank of LoRA above the layer's width; a model that
         writes state, draws random numbers in evaluation, or mixes the examples of a batch, naming
         the layer; a model or loss that calls Python (``jax.pure_callback`` and the like), or holds
-        an array with a row for each record; parameters that are not floating; an optimizer that
-        adds noise or takes several micro-batches; or as ``run``.
+        an array with a row for each record; an optimizer that adds noise or takes several
+        micro-batches; or as ``run``.
       ResumeMismatch: as ``run``; another optimizer, learning rate, model or loss is detected.
 
     Privacy: the guarantee of ``solution.event`` covers every iterate. It does not cover the
@@ -165,7 +169,7 @@ def fit(
       to them. It takes model, loss, regularizer, ``trainable`` and starting point, also of what
       is not trained, to be public: numbers that were computed from the training records, such as
       class frequencies or a pretrained start on the same data, are used without noise and are not
-      covered.
+      covered. Records that ``params`` were trained on privately have both guarantees, composed.
 
     Reference: Abadi et al. (2016), algorithm 1; Zhang et al. (2021), algorithm 1, for the random
       iterate.
@@ -183,7 +187,7 @@ def fit(
     data, records, examples = given(data, groups, max_records, unit_type, bounds, team(mesh).size)
     sizes = sizes_of(examples, budget, data_size, batch_size, epochs, steps)
     example, root = example_shape(records), _root(key, seed, checkpoint, mesh)
-    net, params = network(model, example[0], params, root, trainable, batched, bounds)
+    net, params = network(model, example[0], tree_of(params), root, trainable, batched, bounds)
     changes = augment, views
     objective, measures = objective_of(net, loss, params, example, regularizer, metrics, *changes)
     # Where n is private it is the declared number: an error must not reveal it.

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -16,7 +16,7 @@ from flax import errors, nnx
 from dpjax import _validate
 from dpjax._program import CallsPython, program_hash
 from dpjax._typing import Array, Params, PyTree
-from dpjax._wide import at_least_float32
+from dpjax._wide import at_least_float32, wide_dtype
 from dpjax.mechanisms import derive
 from dpjax.objectives.keyed import Keyed, takes_key, with_shape_of_key
 from dpjax.training.mixing import (
@@ -27,11 +27,16 @@ from dpjax.training.mixing import (
     reads_first,
     written,
 )
-
-Predicate = Callable[[tuple[Any, ...], Any], Any]
+from dpjax.training.parts import (
+    Predicate,
+    check_trained,
+    partition,
+    predicate_of,
+    trained_variables,
+)
 
 # Errors of models on inputs of an unexpected shape.
-_REFUSALS = (TypeError, ValueError, IndexError, AssertionError, errors.FlaxError)
+_REFUSALS = (TypeError, ValueError, LookupError, AssertionError, errors.FlaxError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Network:
       draws: whether it draws random numbers in training, where x comes as ``Keyed``.
       fixed: parameters that are not trained, None in place of the others: those of a call. Without
         it a call takes all parameters.
+      dtypes: those of what is trained, in a call. Its steps are taken in float32 at least: in half
+        precision those below 1/256 of a parameter would be lost.
     """
 
     apply: Callable[[Params, Any], Any]
@@ -57,9 +64,11 @@ class Network:
     draws: bool = False
     # Arrays cannot be hashed: they are in ``program``, as the state of ``Flax``.
     fixed: PyTree = dataclasses.field(default=None, compare=False, repr=False)
+    dtypes: PyTree = dataclasses.field(default=None, compare=False, repr=False)
 
     def merged(self, params: Params) -> Params:
-        """Returns all parameters of the model, the trained ones as in ``params``."""
+        """Returns all parameters of the model, in its dtypes, the trained ones as in ``params``."""
+        params = params if self.dtypes is None else jax.tree.map(_cast, params, self.dtypes)
         if self.fixed is None:
             return params
         both = functools.partial(jax.tree.map, is_leaf=lambda leaf: leaf is None)
@@ -164,6 +173,10 @@ def _begun(state: Any, key: Array) -> Any:
     return nnx.from_flat_state(begun)
 
 
+def _cast(leaf: Array, dtype: Any) -> Array:
+    return leaf if leaf.dtype == dtype else leaf.astype(dtype)  # a weak type stays one
+
+
 def scaled(x: PyTree, bounds: tuple[float, float] | None) -> PyTree:
     """Returns ``x`` clamped to the declared ``bounds``, then scaled to [0, 1]."""
     if bounds is None:
@@ -201,9 +214,9 @@ def network(
     watch: Any = contextlib.nullcontext
     predicate = None
     if not any(trainable is everything for everything in (None, True, ...)):
-        predicate = _predicate(trainable)
+        predicate = predicate_of(trainable)
     if isinstance(model, nnx.Module):
-        predicate = None if predicate is None else _trained_variables(model, predicate)
+        predicate = None if predicate is None else trained_variables(model, predicate)
         apply, params = _split(model, params, predicate)
         watch = nnx_layers(model)
     elif isinstance(model, nn.Module):
@@ -221,15 +234,17 @@ def network(
             "model must be a flax module or a function (params, x) -> outputs of one example, got "
             f"{model!r}."
         )
-    trained, fixed = (params, None) if predicate is None else _partition(model, params, predicate)
-    _check_floating(trained, fixed)
+    trained, fixed = (params, None) if predicate is None else partition(model, params, predicate)
+    check_trained(model, trained, fixed)
     trained, params = jax.tree.map(jnp.asarray, (trained, params))
     # Copies: what is published may not follow what the caller later writes into an array of NumPy.
     fixed = jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.array(x), fixed)
     if batched is None:
         batched = _follows_batches(lambda x: apply(params, x), example)
     # Hashed without the bounds, which are compared as numbers.
-    unscaled = Network(apply, batched, None, fixed=fixed)
+    dtypes = jax.tree.map(lambda leaf: leaf.dtype, trained)
+    trained = jax.tree.map(lambda leaf: _cast(leaf, wide_dtype(leaf.dtype)), trained)
+    unscaled = Network(apply, batched, None, fixed=fixed, dtypes=dtypes)
     unscaled = dataclasses.replace(unscaled, draws=_draws(unscaled, trained, example))
     program = _program(model, unscaled, trained, example)
     # A model that takes one example cannot see another.
@@ -242,78 +257,6 @@ def network(
             "works within one example, such as LayerNorm or GroupNorm."
         )
     return dataclasses.replace(unscaled, bounds=bounds, program=program), trained
-
-
-def _predicate(trainable: Any) -> Predicate:
-    """Returns ``trainable`` as a function of a path, a tuple of names, and what stands there."""
-    try:
-        return nnx.filterlib.to_predicate(trainable)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            "trainable must be an nnx filter such as nnx.LoRAParam or nnx.PathContains('head'), or "
-            f"a function (path, leaf) -> bool, got {_validate.shown(trainable)}."
-        ) from error
-
-
-def _trained_variables(module: nnx.Module, predicate: Predicate) -> Predicate:
-    """Returns the variables of ``module`` that are trained, by their paths.
-
-    A filter that looks at no type would choose statistics and random streams as well: what is no
-    ``nnx.Param`` is trained only where the filter asks for its type.
-    """
-
-    def trains(path: tuple[Any, ...], variable: Any) -> bool:
-        if not predicate(path, variable):
-            return False
-        return isinstance(variable, nnx.Param) or not predicate(path, nnx.Param(variable))
-
-    variables = dict(nnx.to_flat_state(nnx.state(module)))
-    trained = {path for path, variable in variables.items() if trains(path, variable)}
-    # The state has each variable once, by the first of its names.
-    for names, (path, variable) in itertools.product(
-        nnx.find_duplicates(module), variables.items()
-    ):
-        below = [path[len(name) :] for name in names if path[: len(name)] == name]
-        for other in (name + rest for rest in below for name in names):
-            if trains(other, variable) != (path in trained):
-                one, two = ("/".join(map(str, name)) for name in (path, other))
-                raise ValueError(
-                    f"trainable chooses one of {one!r} and {two!r} of the model, which are one "
-                    "parameter (tied weights). Choose both or neither."
-                )
-    if all(itertools.starmap(predicate, variables.items())):
-        raise _no_part("all", list(variables))
-    return nnx.filterlib.PathIn(*trained)
-
-
-def _no_part(chosen: str, paths: Sequence[tuple[Any, ...]]) -> ValueError:
-    names = ["/".join(map(str, path)) or "one array without a name" for path in paths]
-    return ValueError(
-        f"trainable chooses {chosen} of the parameters of the model: {', '.join(names[:20])}"
-        f"{' and more' if len(names) > 20 else ''}. Pass nnx.PathContains(name), or a function of "
-        f"a path, a tuple of names such as {paths[0] if paths else ()}; filters by type are for "
-        "nnx. To train all parameters leave trainable= out."
-    )
-
-
-def _name(key: Any) -> Any:
-    return getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))
-
-
-def _partition(model: Any, params: Params, predicate: Predicate) -> tuple[Params, Params]:
-    """Returns the trained and the other parameters, each with None in place of the rest."""
-    leaves, tree = jax.tree_util.tree_flatten_with_path(params)
-    paths = [tuple(map(_name, path)) for path, _ in leaves]
-    trained = [bool(predicate(path, leaf)) for path, (_, leaf) in zip(paths, leaves, strict=True)]
-    if not any(trained):
-        raise _no_part("none", paths)
-    if all(trained) and not isinstance(model, nnx.Module):  # of which state may be left out
-        raise _no_part("all", paths)
-    parts = (
-        [leaf if t is part else None for t, (_, leaf) in zip(trained, leaves, strict=True)]
-        for part in (True, False)
-    )
-    return tuple(jax.tree.unflatten(tree, part) for part in parts)
 
 
 def _draws(unscaled: Network, params: Params, example: PyTree) -> bool:
@@ -418,13 +361,17 @@ def _like(given: PyTree, needed: PyTree) -> PyTree:
         {jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in leaves}
         for leaves in map(jax.tree_util.tree_leaves_with_path, (given, needed))
     )
+    # What was stored of an ``nnx.State`` names the value of each variable.
+    if not found.keys() & wanted.keys():
+        found = {name.removesuffix("/value"): leaf for name, leaf in found.items()}
     # In the model's order, then what it does not have: the first difference is named.
     for name in {**wanted, **found}:
         one, other = (_shown(leaves.get(name)) for leaves in (found, wanted))
         if one != other:
             raise ValueError(
                 f"params are not those of the model: {name!r} is {one}, and in the model {other}. "
-                "Pass a tree like nnx.state(model, nnx.Param), or for linen like module.init's."
+                "Pass a tree of arrays like nnx.state(model, nnx.Param), or for linen like "
+                "module.init's: rename and transpose those of another library, or cast them."
             )
     return jax.tree.unflatten(jax.tree.structure(needed), [found[name] for name in wanted])
 
@@ -478,18 +425,3 @@ def _state_error(model: Any, path: tuple[Any, ...], by_example: bool) -> str:
         "model for each record apart, in no order. Turn that off, by model.eval() or "
         "update_stats=False, or make it a constant."
     )
-
-
-def _check_floating(params: Params, fixed: PyTree) -> None:
-    if not jax.tree.leaves(params):
-        raise ValueError("the model has no parameters: there is nothing to train.")
-    for (part, *path), leaf in jax.tree_util.tree_leaves_with_path((params, fixed)):
-        dtype = jnp.result_type(leaf)
-        # What is not trained may be any numbers, but no keys.
-        numbers = part.idx and not jnp.issubdtype(dtype, jax.dtypes.extended)
-        if not (numbers or jnp.issubdtype(dtype, jnp.floating)):
-            name = jax.tree_util.keystr(tuple(path), simple=True, separator="/")
-            raise ValueError(
-                f"params must be floating: {name!r} of the model is {dtype}. Convert it, make it a "
-                "constant of the model, or, of numbers, leave it out by trainable=."
-            )

@@ -426,13 +426,13 @@ def _(patch):
 
 def trained_too(patch):
     """Plants that the loop has all parameters; returns what should have been left out, by call."""
-    part, left = networks._partition, []
+    part, left = networks.partition, []
 
     def all_of_them(model, params, predicate):
         left.append(part(model, params, predicate)[1])
         return params, None
 
-    patch.setattr(networks, "_partition", all_of_them)
+    patch.setattr(networks, "partition", all_of_them)
     return left
 
 

@@ -14,7 +14,7 @@ ROWS = re.findall(r"^\| (`\w.*?) \|", PAGE.partition("## Four objects")[0], re.M
 FLOORS = [re.findall(r"`(\w+)`", row) for row in reversed(ROWS)]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # Optional extras, imported where they are used.
-EXTRAS = {"matplotlib", "openpyxl", "pandas", "pyarrow", "sklearn"}
+EXTRAS = {"matplotlib", "openpyxl", "pandas", "pyarrow", "safetensors", "sklearn"}
 # A room that is one extra's face, and loads lazily, imports it at the top.
 AT_HOME = {"estimators": {"sklearn"}}
 FILES = sorted(ROOT.rglob("*.py"))
