@@ -294,8 +294,7 @@ class Query:
         def exact(records: Records, mask: Mask, query: Query, params: Params, more: dict) -> Sums:
             return query.exact(records, params, mask, **more)
 
-        batch = redrawn(key, batch)
-        return over_shares(exact, batch, mask, self, params, public | secret)
+        return over_shares(exact, redrawn(key, batch), mask, self, params, public | secret)
 
     def evaluations(self, count: int) -> Evaluations:
         """Returns how many gradients ``count`` answers compute; not under jit or vmap."""
@@ -412,10 +411,9 @@ class Query:
         # Without a statement records may be added one by one, as by ``accumulate``.
         more = charged if self._sums is None else self._sums.additions
         # Noise is added before the sum is rounded to float32, so that rounding is not charged.
-        rounded = sum_rounding_error(
+        return shifted + sum_rounding_error(
             charged, self.relation, self.permutation_invariant, narrowed=False, additions=more
         )
-        return rounded + shifted
 
     def _sum_sensitivity(self, bound: Array | float) -> Array | float:
         return self.sampler.sum_scale(bound, self.relation, self.rounding_error)

@@ -206,12 +206,12 @@ def fit(
     how |= {"watch": _watch(algorithm, evaluator, epoch, evaluate_every), "checkpoint": checkpoint}
     booked: Any = {"ledger": ledger, "label": label, "part": part}
     solution = run(algorithm, data if mesh is None else Sharded(data, mesh), **how, **booked)
-    for remark in solution.remarks:
-        warnings.warn(remark, RuntimeWarning, stacklevel=2)
     return _trained(net, loss, evaluator, solution)
 
 
 def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) -> Trained:
+    for remark in solution.remarks:
+        warnings.warn(remark, RuntimeWarning, stacklevel=3)
     # The last iterate is measured whether or not its step was due.
     evaluator(int(solution.steps), solution.params)
     # So that code that loads the parameters can scale inputs as the network does.

@@ -212,9 +212,8 @@ def network(
     # As the model sees them: scaled features are floating.
     example = jax.eval_shape(lambda x: scaled(x, bounds), example)
     watch: Any = contextlib.nullcontext
-    predicate = None
-    if not any(trainable is everything for everything in (None, True, ...)):
-        predicate = predicate_of(trainable)
+    whole = any(trainable is everything for everything in (None, True, ...))
+    predicate = None if whole else predicate_of(trainable)
     if isinstance(model, nnx.Module):
         predicate = None if predicate is None else trained_variables(model, predicate)
         apply, params = _split(model, params, predicate)
@@ -226,9 +225,7 @@ def network(
     elif callable(model) and not isinstance(model, type):
         apply, batched = Drawing(model) if takes_key(model) else model, bool(batched)
         if params is None:
-            raise ValueError(
-                "params is required with a plain function: pass its public starting point."
-            )
+            raise ValueError("params is required with a function: pass a public starting point.")
     else:
         raise ValueError(
             "model must be a flax module or a function (params, x) -> outputs of one example, got "
@@ -242,9 +239,10 @@ def network(
     if batched is None:
         batched = _follows_batches(lambda x: apply(params, x), example)
     # Hashed without the bounds, which are compared as numbers.
-    dtypes = jax.tree.map(lambda leaf: leaf.dtype, trained)
+    unscaled = Network(
+        apply, batched, None, "", False, fixed, jax.tree.map(jnp.result_type, trained)
+    )
     trained = jax.tree.map(lambda leaf: _cast(leaf, wide_dtype(leaf.dtype)), trained)
-    unscaled = Network(apply, batched, None, fixed=fixed, dtypes=dtypes)
     unscaled = dataclasses.replace(unscaled, draws=_draws(unscaled, trained, example))
     program = _program(model, unscaled, trained, example)
     # A model that takes one example cannot see another.
