@@ -51,6 +51,14 @@ def flatten(params: PyTree[Float[ArrayLike, "..."]]) -> tuple[Float[Array, " p"]
     return jnp.concatenate([leaf.ravel().astype(dtype) for leaf in leaves]), unflatten
 
 
+def gradient_of_record(loss: Loss, params: Params) -> Callable[[PyTree], Array]:
+    """Returns the function of one record that gives its gradient (p,), sanitized."""
+    # In the flat parameters, so that one record gives one row of p numbers whatever the tree.
+    flat, unflatten = flatten(params)
+    gradient = jax.grad(lambda w, record: loss(unflatten(w), record))
+    return lambda record: clipping.sanitize_nonfinite(gradient(flat, record))
+
+
 @functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant", "most"))
 def gradient_sum(
     loss: Loss,
@@ -63,24 +71,20 @@ def gradient_sum(
 ) -> Expansion:
     """Returns the sum (p,) of clipped gradients, of at most ``most`` records at once."""
     n = chunks.common_length(batch, mask)
-    flat, unflatten = flatten(params)
-    # In the flat parameters, so that one record gives one row of p numbers whatever the tree.
-    gradient = jax.grad(lambda w, record: loss(unflatten(w), record))
+    flat, _ = flatten(params)
+    gradient = gradient_of_record(loss, params)
     sequential = vmap_mixes_examples(loss, params, batch)
 
     def contribution(chunk: Chunk) -> Array:
         # Stored before it is differentiated: a slice inside a fused loop keeps it from vectorising.
         records, keep = chunk.stored(batch, mask)
-        rows = chunks.compute_once(
-            chunk,
-            lambda: clipping.sanitize_nonfinite(
-                map_examples(lambda r: gradient(flat, r), records, sequential)
-            ),
-        )
+        rows = chunks.compute_once(chunk, lambda: map_examples(gradient, records, sequential))
         factors = blocks(clipping.clip_factors(clip_norm, (rows, 1.0), keep=keep))
         return rounding.block_products(factors, blocks(rows), permutation_invariant, axis=1)
 
-    rows = chunks.rows_per_chunk(n, flat.size, 2**20, most)
+    # On a CPU as many as its cache holds; elsewhere memory is the only limit.
+    cached = 2**20 if jax.default_backend() == "cpu" else most * flat.size
+    rows = chunks.rows_per_chunk(n, flat.size, cached, most)
     # A norm within C bounds every coordinate by C, and the grid follows from that bound.
     return chunks.sum_chunks(n, rows, contribution, Summand(flat.shape, flat.dtype, clip_norm))
 

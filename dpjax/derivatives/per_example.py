@@ -12,12 +12,13 @@ from jax import lax
 
 from dpjax import _validate
 from dpjax._typing import Array, Float, Loss, PyTree, Real, Relation, pytree_dataclass, static
-from dpjax._wide import Expansion, on_device, wide_dtype
+from dpjax._wide import Expansion, on_device
 from dpjax.derivatives import clipping, general, rounding
 from dpjax.derivatives.chunks import common_length
 from dpjax.derivatives.general import Batch, Mask, Tree
 from dpjax.derivatives.ghost import bookkeeping
 from dpjax.derivatives.linear import clipped_sums
+from dpjax.derivatives.primitives import bytes_alive, example_of
 from dpjax.objectives.linear import linear_of
 
 
@@ -137,8 +138,8 @@ def clipped_grad(
         per-example gradients where shapes allow it; ``"per_example"`` materialises all of them;
         ``"auto"`` takes the cheaper for these shapes on a CPU, and elsewhere materialises, as
         norms without the gradients need float64. A loss with a margin uses its closed form instead.
-      memory_limit: bytes beside batch and parameters, an estimate from shapes. A batch is computed
-        in pieces that fit; by default 1 GiB, or one record.
+      memory_limit: bytes beside batch and parameters, by the values that the traced program holds
+        at once. A batch is computed in pieces that fit; by default 1 GiB, or one record.
       permutation_invariant: add blocks in float64 too, for neighbours whose common rows lie
         elsewhere, as under ``add_or_remove_one``; slower, with a smaller ``.sensitivity`` there.
 
@@ -258,8 +259,8 @@ MEMORY_LIMIT = 2**30
 _SMALL = 2048
 # Of gradients of more numbers so few fit the cache at once that the products in them are slow.
 _LARGE = 2**16
-# Values at once that use the caches of a CPU best, and records below which its products suffer.
-_CACHED, _FEW = 2**23, 16
+# Bytes at once that use the caches of a CPU best, and records below which its products suffer.
+_CACHED, _FEW = 2**23, 8
 
 
 @functools.partial(
@@ -287,17 +288,18 @@ def gradient_sum(
         method = "per_example"
     shared = {"permutation_invariant": permutation_invariant}
     whole = functools.partial(general.gradient_sum, loss, **shared)
-    if method == "per_example" and memory_limit is None:
+    if method == "per_example" and size <= _SMALL and memory_limit is None:
         return whole(params, batch, mask, clip_norm)
     reading = bookkeeping.read(loss, params, batch, permutation_invariant)
     batched = bool(reading.plan.layers) and size > _LARGE
     if method == "auto" and not (reading.saves or batched or per_layer):
         method = "per_example"
-    # From shapes: each value about once forward and once backward, and two copies of a gradient.
-    per_record = reading.numbers if method != "per_example" else 2 * (reading.plan.numbers + size)
-    rows = rows_within(per_record, wide_dtype(params).itemsize, memory_limit)
+    gradient = general.gradient_of_record(loss, params)
+    materialized = bytes_alive(gradient, example_of(batch))
     if method == "per_example":
-        return whole(params, batch, mask, clip_norm, most=rows)
+        most = rows_within(materialized, memory_limit)
+        return whole(params, batch, mask, clip_norm, most=most)
+    rows = rows_within(bookkeeping.bytes_per_record(loss, reading, params, batch), memory_limit)
     keeping = functools.partial(bookkeeping.gradient_sum, loss, rows=rows, **shared)
     if per_layer:
         # L leaves within C / sqrt(L) each are within C together.
@@ -305,25 +307,23 @@ def gradient_sum(
     if method == "book_keeping":
         return keeping(params, batch, mask, clip_norm)
     # Norms without the gradients cancel, and need float64, which is fast on a CPU alone.
-    needed = 2 * (reading.plan.numbers + size) * wide_dtype(params).itemsize
-    most = max(1, min(MEMORY_LIMIT, memory_limit or MEMORY_LIMIT) // needed)
+    most = max(1, (memory_limit or MEMORY_LIMIT) // materialized)
     whole = functools.partial(whole, most=most)
     return lax.platform_dependent(params, batch, mask, clip_norm, cpu=keeping, default=whole)
 
 
-def rows_within(numbers: int, itemsize: int, memory_limit: int | None) -> int:
-    """Returns the number of records to compute at once, of ``numbers`` values each.
+def rows_within(needed: int, memory_limit: int | None) -> int:
+    """Returns the number of records to compute at once, which take ``needed`` bytes each.
 
     ``memory_limit`` is in bytes, or None for ``MEMORY_LIMIT``, which a large record may exceed.
     """
-    needed = max(numbers, 1) * itemsize
     if memory_limit is not None and memory_limit < needed:
         raise ValueError(
             f"memory_limit={memory_limit} bytes is below what one example needs; raise it to "
             f"{needed} at least."
         )
-    rows = max(1, (MEMORY_LIMIT if memory_limit is None else memory_limit) // needed)
+    rows = max(1, (memory_limit or MEMORY_LIMIT) // needed)
     # The limit below is for the caches of a CPU.
     if jax.default_backend() != "cpu":
         return rows
-    return min(rows, max(_FEW, _CACHED // max(numbers, 1)))
+    return min(rows, max(_FEW, _CACHED // needed))

@@ -5,14 +5,15 @@ The norm is always taken of the same arrays that are added: see ``parts``.
 
 import functools
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax._wide import Expansion, wide_dtype
-from dpjax.derivatives import clipping
+from dpjax.derivatives import clipping, primitives
 from dpjax.derivatives.chunks import Chunk, common_length, compute_once, sum_blocks
 from dpjax.derivatives.ghost import layers
 from dpjax.derivatives.ghost.ghost_norm import GhostNorm, is_turned, positions
@@ -34,8 +35,6 @@ class Reading(NamedTuple):
     plan: layers.Plan
     parts: tuple[Part, ...]
     """One for each parameter, in the order of the leaves."""
-    numbers: int
-    """Values in memory for one record."""
 
     @property
     def saves(self) -> bool:
@@ -59,8 +58,19 @@ def read(loss: Loss, params: Params, batch: PyTree, permutation_invariant: bool 
         part_of(i, leaf.shape, uses[i] if i not in plan.copied else None, permutation_invariant)
         for i, leaf in enumerate(leaves)
     )
-    # Each value about once forward and once backward.
-    return Reading(plan, parts, 2 * plan.numbers + sum(part.numbers for part in parts))
+    return Reading(plan, parts)
+
+
+def bytes_per_record(loss: Loss, reading: Reading, params: Params, batch: PyTree) -> int:
+    """Returns the memory that one more record of a piece takes, see ``bytes_alive``."""
+
+    def squares_and_arrays(records: PyTree) -> tuple:
+        return measured(loss, reading, params, records, lambda f: f(), wide_dtype(params))
+
+    def alone(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype)
+
+    return primitives.bytes_alive(squares_and_arrays, jax.tree.map(alone, example_of(batch)))
 
 
 @functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant", "rows"))
@@ -88,7 +98,8 @@ def gradient_sum(
             records = compute_once(chunk, lambda: batch.chunk(chunk.start, places.size))
         else:
             records = jax.tree.map(lambda leaf: leaf[places], batch)
-        squares, arrays = measured(loss, reading, params, records, chunk, dtype)
+        store = functools.partial(compute_once, chunk)
+        squares, arrays = measured(loss, reading, params, records, store, dtype)
         factors = clipping.factors(squares, clip_norm, keep, dtype)
         both = zip(reading.parts, arrays, factors, strict=True)
         return [part.weighted(of_part, factor, size) for part, of_part, factor in both]
@@ -105,16 +116,20 @@ def gradient_sum(
 
 
 def measured(
-    loss: Loss, reading: Reading, params: Params, records: PyTree, chunk: Chunk, dtype: jnp.dtype
+    loss: Loss,
+    reading: Reading,
+    params: Params,
+    records: PyTree,
+    store: Callable[[Callable[[], Any]], Any],
+    dtype: jnp.dtype,
 ) -> tuple[list[Array], list[tuple[Array, ...]]]:
-    """Returns the squared norms of every part, and the arrays they are computed from."""
+    """Returns the squared norms of every part, and the arrays they are computed from.
+
+    ``store`` is ``compute_once`` of a chunk, or only calls, where nothing but shapes is read.
+    """
     # Cotangents first: a compiler would compute them anew for every sum over positions.
-    cotangents, residuals = compute_once(
-        chunk, lambda: _differentiated(loss, reading.plan, params, records)
-    )
-    arrays = compute_once(
-        chunk, lambda: [part.arrays(cotangents, residuals, dtype) for part in reading.parts]
-    )
+    cotangents, residuals = store(lambda: _differentiated(loss, reading.plan, params, records))
+    arrays = store(lambda: [part.arrays(cotangents, residuals, dtype) for part in reading.parts])
     both = zip(reading.parts, arrays, strict=True)
     return [part.squares(of_part) for part, of_part in both], arrays
 

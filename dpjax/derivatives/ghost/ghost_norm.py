@@ -33,14 +33,6 @@ class GhostNorm(Part):
             return (rule.inputs, rule.outputs)
         return (self.leaf_shape[0], math.prod(self.leaf_shape[1:]))
 
-    @property
-    def numbers(self) -> int:
-        looked_up, products = positions(self.layers)
-        rows, columns = self.shape
-        # In float64, where a number counts twice: Gram matrices, then both factors.
-        pairs = products * (products + looked_up)
-        return 4 * pairs + 2 * products * rows + 2 * (products + looked_up) * columns
-
     def arrays(self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype) -> Arrays:
         """Returns A and G of products, then rows (records, positions) and their G of look-ups."""
         (rows, columns), count = self.shape, cotangents.offsets[self.layers[0][0]].shape[0]

@@ -134,8 +134,6 @@ class Plan(NamedTuple):
     layers: tuple[Layer, ...]
     copied: frozenset[int]
     """Numbers of the parameters of which every record gets its own copy."""
-    numbers: int
-    """Intermediate values of one record, a bound on what its gradient keeps."""
     sequential: bool
     """Whether records must be computed one after another, see ``primitives``."""
     outputs: tuple[jax.ShapeDtypeStruct, ...]
@@ -159,10 +157,7 @@ def plan(loss: Loss, params: Params, record: PyTree) -> Plan:
         if walk.copied == copied:
             used = {layer.leaf for layer in walk.layers}
             unused = frozenset(range(len(jax.tree.leaves(params)))) - used
-            numbers = walk.numbers + walk.dropped
-            return Plan(
-                tuple(walk.layers), copied | unused, numbers, walk.sequential, tuple(walk.outputs)
-            )
+            return Plan(tuple(walk.layers), copied | unused, walk.sequential, tuple(walk.outputs))
         # A copy depends on the record, which may turn another parameter's use into a layer.
         copied = walk.copied
 
@@ -188,8 +183,6 @@ class _Walk:
         self.layers: list[Layer] = []
         self.outputs: list[Any] = []
         self.residuals: list[Array] = []
-        # Values that stay until the backward pass, and those that a part computes again.
-        self.numbers, self.dropped = 0, 0
         self.sequential = False
 
     def run(self, loss: Loss, params: Params, record: PyTree) -> Array:
@@ -239,7 +232,6 @@ class _Walk:
             inner = primitives.within(equation)
             self.sequential |= any(map(primitives.equation_mixes_examples, inner))
             results = primitives.bind(equation, primals)
-        self.numbers += sum(result.size for result in results)
         return [_Value(result, of_record=True) for result in results]
 
     def _copy(self, value: _Value) -> None:
@@ -256,7 +248,6 @@ class _Walk:
         self.outputs.append(jax.ShapeDtypeStruct(output.shape, output.dtype))
         # Saved beside the loss; no derivative is taken of it.
         self.residuals.append(lax.stop_gradient(residual))
-        self.numbers += residual.size
         return output if self._probes is None else output + self._probes.offsets[number]
 
     def _enter(self, equation: Any, values: list[_Value]) -> list[_Value] | None:
@@ -265,7 +256,7 @@ class _Walk:
         if kind is None:
             return None
         part, inner = kind(equation, values), _Walk(self._given)
-        outs, residuals = jax.eval_shape(lambda p: part.run(inner, p), part.program.in_avals)
+        jax.eval_shape(lambda p: part.run(inner, p), part.program.in_avals)
         if not inner.layers:
             return None
         carried = [*part.carry, *part.results[: len(part.carry)]]
@@ -281,10 +272,6 @@ class _Walk:
                 self.copied |= {layer.leaf}
             shape = (*part.lengths, *output.shape)
             self.outputs.append(jax.ShapeDtypeStruct(shape, output.dtype))
-        kept, dropped = math.prod(part.lengths) * inner.numbers, inner.dropped
-        if not part.lengths:
-            kept, dropped = sum(each.size for each in (*outs, *residuals)), dropped + kept
-        self.numbers, self.dropped = self.numbers + kept, max(self.dropped, dropped)
         if self._probes is None:
             return part.values(primitives.bind(equation, primals))
         offsets = self._probes.offsets[number : len(self.layers)]

@@ -52,11 +52,6 @@ class Part:
         """Shape of the weighted sum, before ``finish``."""
         return (self.rule.inputs, self.rule.outputs)
 
-    @property
-    def numbers(self) -> int:
-        """Values kept for one record beside those of the loss."""
-        return 0
-
     def arrays(self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype) -> Arrays:
         """Returns the sanitized arrays behind norm and sum, along an axis of records."""
         raise NotImplementedError
@@ -92,10 +87,6 @@ class Materialized(Part):
     @property
     def shape(self) -> tuple[int, ...]:
         return (math.prod(self.leaf_shape),)
-
-    @property
-    def numbers(self) -> int:
-        return 2 * math.prod(self.leaf_shape)
 
     def arrays(self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype) -> Arrays:
         if not self.layers:
@@ -172,10 +163,6 @@ class Stacked(Part):
     @property
     def shape(self) -> tuple[int, ...]:
         return (math.prod(self.layer.stack), *self.one.shape)
-
-    @property
-    def numbers(self) -> int:
-        return math.prod(self.layer.stack) * self.one.numbers
 
     def arrays(self, cotangents: Probes, residuals: list[Array], dtype: jnp.dtype) -> Arrays:
         number = self.layers[0][0]
