@@ -173,7 +173,7 @@ def sum_blocks(
         size, steps = min(rows, BLOCK), -(-n // rows)
     else:
         # Blocks of nearly equal size leave few rows of the last one empty.
-        size = min(-(-n // -(-n // BLOCK)), most)
+        size = -(-n // -(-n // min(BLOCK, most)))
         count = -(-n // size)
         steps = -(-count // max(most // size, 1))
         rows = -(-count // steps) * size

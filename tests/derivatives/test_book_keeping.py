@@ -106,6 +106,16 @@ def convolution(groups, dims, turn=lambda kernel: kernel, **settings):
     return loss
 
 
+def repeated(params, x):
+    def step(image, _):
+        out = lax.conv_general_dilated(
+            image[None], params["k"], (1, 1), "SAME", dimension_numbers=PLANE
+        )
+        return jnp.tanh(out[0]), None
+
+    return jnp.sum(lax.scan(step, x, length=3)[0] ** 2)
+
+
 def mlp(**more):
     return {"w": normal(5, 3), "b": normal(3), "v": normal(3, 4)} | more
 
@@ -180,6 +190,7 @@ LOSSES = {
         IMAGES,
         "Materialized Materialized",
     ),
+    "repeated": (repeated, {"k": normal(2, 2, 3, 3)}, normal(ROWS, 4, 5, 3), "Materialized"),
     "line": (
         convolution(1, ("NCH", "OIH", "NCH"), window_strides=(2,), padding=[(-1, 3)]),
         {"k": normal(3, 7, 4), "b": normal(3, 1)},

@@ -61,8 +61,8 @@ class Dense(NamedTuple):
         return cotangent.reshape(self.positions, self.outputs)
 
     def product(self, residual: Array, right: Array) -> Array:
-        """Returns the gradient of one record, (inputs, outputs)."""
-        return sum_over_positions(residual, right, 0)
+        """Returns the gradient of one record, (outputs, inputs)."""
+        return sum_over_positions(residual, right)
 
     def weight(self, gradient: Array) -> Array:
         """Returns the gradient in the shape of the weight."""
@@ -113,9 +113,9 @@ class Lookup(NamedTuple):
         return cotangent.reshape(self.positions, self.outputs)
 
     def product(self, residual: Array, right: Array) -> Array:
-        """Returns the gradient of one record, (inputs, outputs)."""
+        """Returns the gradient of one record, (outputs, inputs)."""
         empty = jnp.zeros((self.inputs, self.outputs), right.dtype)
-        return empty.at[residual].add(right, mode="drop")
+        return empty.at[residual].add(right, mode="drop").T
 
     def weight(self, gradient: Array) -> Array:
         """Returns the gradient in the shape of the table."""

@@ -19,7 +19,6 @@ from jax.extend import core
 from dpjax._typing import Array, Loss, Params, PyTree
 from dpjax.derivatives import primitives
 from dpjax.derivatives.ghost.layer_rules import ByEntry, rule_of
-from dpjax.derivatives.ghost.patches import Convolution
 
 
 class _Slices:
@@ -88,17 +87,15 @@ class Layer(NamedTuple):
         return joined(self.rule.left, residual), joined(self.rule.right, cotangent)
 
     def product(self, residual: Array, cotangent: Array) -> Array:
-        """Returns the gradient of one weight as a matrix, (inputs, outputs)."""
-        left, right = self.matrices(residual, cotangent)
-        # A is what a rule saves, but for a convolution, which has no repeats.
-        return self.rule.product(left if self.repeats else residual, right)
+        """Returns the gradient of one weight as a matrix, (outputs, inputs)."""
+        return self.rule.product(*self.matrices(residual, cotangent))
 
     def gradient(self, residual: Array, cotangent: Array) -> Array:
         """Returns the gradient of the layer's weights, of all in the stack."""
 
         def one(residual: Array, cotangent: Array) -> Array:
             if not isinstance(self.rule, ByEntry):
-                return self.rule.weight(self.product(residual, cotangent))
+                return self.rule.weight(self.product(residual, cotangent).T)
             each = self._mapped(self.rule.gradient)(residual, cotangent)
             return jnp.sum(each, axis=tuple(range(len(self.repeats))))
 
@@ -248,7 +245,7 @@ class _Walk:
         self.outputs.append(jax.ShapeDtypeStruct(output.shape, output.dtype))
         # Saved beside the loss; no derivative is taken of it.
         self.residuals.append(lax.stop_gradient(residual))
-        return output if self._probes is None else output + self._probes.offsets[number]
+        return output if self._probes is None else _tapped(output, self._probes.offsets[number])
 
     def _enter(self, equation: Any, values: list[_Value]) -> list[_Value] | None:
         """Returns the results of a loop or a rematerialised part, or None if it has no layers."""
@@ -267,9 +264,6 @@ class _Walk:
             of_step = any(each is part.slices for each in layer.chain)
             loops = (*(Loop(length, of_step) for length in part.lengths), *layer.loops)
             self.layers.append(layer._replace(loops=loops))
-            # Its patches are kept in another order than a repeated weight is read in.
-            if isinstance(layer.rule, Convolution) and self.layers[-1].repeats:
-                self.copied |= {layer.leaf}
             shape = (*part.lengths, *output.shape)
             self.outputs.append(jax.ShapeDtypeStruct(shape, output.dtype))
         if self._probes is None:
@@ -282,6 +276,18 @@ class _Walk:
         outs, residuals = part.execute(run, primals, offsets)
         self.residuals += residuals
         return part.values(outs)
+
+
+# An offset is zero: adding it would only cost the time to read it.
+@jax.custom_jvp
+def _tapped(output: Array, offset: Array) -> Array:
+    """Returns ``output``, as a function of which the derivative is that of the sum."""
+    return output
+
+
+@_tapped.defjvp
+def _tapped_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple:
+    return primals[0], tangents[0] + tangents[1]
 
 
 class _Rematerialized:

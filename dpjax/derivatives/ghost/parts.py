@@ -118,7 +118,7 @@ class Materialized(Part):
     def finish(self, total: Array) -> Array:
         if not self._as_matrix:
             return total.reshape(self.leaf_shape)
-        return super().finish(total.reshape(self.rule.inputs, self.rule.outputs))
+        return super().finish(total.reshape(self.rule.outputs, self.rule.inputs).T)
 
     @property
     def _as_matrix(self) -> bool:
