@@ -136,7 +136,8 @@ def fit(
       views: how many such changes of a record a step averages the loss over, before it is clipped.
       groups: (n,) whose each record is, as ``by`` of ``datasets.group``: all records of a person
         are then one example, whose loss is the mean of theirs. Data that are grouped, by ``group``
-        or ``load(unit=)``, need neither this nor ``max_records``.
+        or ``load(unit=)``, need neither this nor ``max_records``, and their guarantee calls the
+        unit by its name, not a person.
       max_records: the declared largest number of records of one person, which ``groups`` needs.
       unit_type: what ``groups`` are, ``"number"`` or ``"text"``, see ``datasets.group``.
       data_size: the declared public n, of persons where there are groups; required under
