@@ -127,6 +127,11 @@ def score(
     ``examples`` are of D, then of D'; of a query with Poisson batches the records of D must
     contribute nothing, and those of D' nothing but the canary.
     """
+    if query.objective.draws:
+        raise ValueError(
+            f"the loss of {query.objective.name} draws random numbers, and an attack knows one "
+            "loss: audit the algorithm with a loss without key, which is clipped alike."
+        )
     # What a sampler draws beforehand it has been told, so the key is not used:
     # ``Sampler.with_known_order``.
     key = jax.random.key(0)

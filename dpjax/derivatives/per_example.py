@@ -294,10 +294,9 @@ def gradient_sum(
     batched = bool(reading.plan.layers) and size > _LARGE
     if method == "auto" and not (reading.saves or batched or per_layer):
         method = "per_example"
-    gradient = general.gradient_of_record(loss, params)
-    materialized = bytes_alive(gradient, example_of(batch))
+    held = functools.partial(bytes_alive, general.gradient_of_record(loss, params))
     if method == "per_example":
-        most = rows_within(materialized, memory_limit)
+        most = rows_within(held(example_of(batch)), memory_limit)
         return whole(params, batch, mask, clip_norm, most=most)
     rows = rows_within(bookkeeping.bytes_per_record(loss, reading, params, batch), memory_limit)
     keeping = functools.partial(bookkeeping.gradient_sum, loss, rows=rows, **shared)
@@ -307,7 +306,7 @@ def gradient_sum(
     if method == "book_keeping":
         return keeping(params, batch, mask, clip_norm)
     # Norms without the gradients cancel, and need float64, which is fast on a CPU alone.
-    most = max(1, (memory_limit or MEMORY_LIMIT) // materialized)
+    most = max(1, (memory_limit or MEMORY_LIMIT) // held(example_of(batch)))
     whole = functools.partial(whole, most=most)
     return lax.platform_dependent(params, batch, mask, clip_norm, cpu=keeping, default=whole)
 

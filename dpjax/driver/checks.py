@@ -18,6 +18,7 @@ from dpjax.mechanisms import fixed_point, perturb
 from dpjax.mechanisms.keys import guessable, random_words
 from dpjax.objectives import Objective
 from dpjax.objectives.classifier import CrossEntropy
+from dpjax.objectives.keyed import KeyedLoss
 from dpjax.objectives.units import UnitLoss
 from dpjax.oracles import check_examples
 from dpjax.placement.processes import Team
@@ -84,7 +85,7 @@ def _check_declared(objective: Objective, data: Dataset, examples: PyTree, param
     if isinstance(loss, UnitLoss):
         # A unit's first record stands for all, because only shapes are read.
         loss, examples, row = loss.loss, examples[0], (0, 0)
-    while not isinstance(loss, CrossEntropy) and hasattr(loss, "loss"):  # that draws
+    while isinstance(loss, KeyedLoss):
         loss = loss.loss
     declared = 0 if scale is None or scale.classes is None else len(scale.classes)
     if kind is not None:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from dpjax import _validate
 from dpjax._typing import Array, Params
 from dpjax._wide import at_least_float32
+from dpjax.objectives.keyed import takes_key
 from dpjax.objectives.linear import ONE_LABEL, Classes, LinearLoss
 from dpjax.objectives.model import LinearClassifier
 from dpjax.objectives.objective import Constants, Objective, of_scores
@@ -74,8 +75,8 @@ def cross_entropy(
       -1 stands for 0. An impossible label makes a null record.
 
     Raises:
-      ValueError: when it is traced, if the logits of one example are not a vector of two or more,
-        or its label is not one number.
+      ValueError: for a network with an argument ``key``; when it is traced, if the logits of one
+        example are not a vector of two or more, or its label is not one number.
 
     Privacy: NOT a mechanism. No layer may look at other examples: it sees one at a time.
 
@@ -83,6 +84,11 @@ def cross_entropy(
     >>> print(objective(jnp.zeros((4, 2)), (jnp.ones(2), 3)).round(3))
     1.386
     """
+    if takes_key(apply):
+        raise ValueError(
+            "cross_entropy takes a network without key, as it would never draw: pass the network "
+            "to dpjax.fit, or Objective(loss) with a loss(params, example, key) of your own."
+        )
     return Objective(CrossEntropy(apply), regularizer, name=name)
 
 

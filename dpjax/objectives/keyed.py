@@ -1,6 +1,7 @@
 """Losses that draw random numbers, such as dropout, from a key of each record and step."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -39,11 +40,13 @@ class Keyed:
 
 def takes_key(function: Callable[..., Any]) -> bool:
     """Returns whether a function has an argument ``key`` that nobody has bound."""
+    if isinstance(function, functools.partial) and "key" in function.keywords:
+        return False
     try:
         key = inspect.signature(function).parameters.get("key")
     except (TypeError, ValueError):  # some callables in C have no signature
         return False
-    return key is not None and key.default in (inspect.Parameter.empty, None)
+    return key is not None and (key.default is None or key.default is inspect.Parameter.empty)
 
 
 @dataclasses.dataclass(frozen=True)

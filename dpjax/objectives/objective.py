@@ -128,6 +128,10 @@ class Objective:
         if not callable(self.loss):
             raise ValueError(f"loss must be a function (params, example) -> scalar: {self.loss!r}.")
         if takes_key(self.loss):
+            if self.margin is not None or self.linear is not None:
+                raise ValueError(
+                    "a loss with key draws, and a closed form cannot: leave margin out."
+                )
             object.__setattr__(self, "loss", KeyedLoss(self.loss))
         for name, kind in (("constants", Constants), ("defaults", Defaults)):
             if (values := getattr(self, name)) is None:

@@ -86,9 +86,10 @@ def check_examples(query: Query, examples: PyTree, params: Params) -> None:
             raise ValueError(f"params must be floating, got {jnp.result_type(leaf)}.")
     if query.objective.draws and type(query) not in _REDRAWING:
         raise ValueError(
-            f"the loss of {query.objective.name} draws random numbers, and the {query.name} is of "
-            "one function of the parameters: take dp_optimizer, dp_sgd or another method of "
-            "gradients of batches, or a loss without key, such as a network without dropout."
+            f"the loss of {query.objective.name} draws random numbers, and {type(query).__name__} "
+            "asks for one function of the parameters: take dp_optimizer, dp_sgd or another method "
+            "of gradients of batches, without with_accuracy and with_count, or a loss without key, "
+            "such as a network without dropout."
         )
     # Data and objective are each of rows or of units, whoever made them: both must agree.
     of_units = isinstance(query.objective.loss, UnitLoss)

@@ -22,6 +22,7 @@ from dpjax.driver.fingerprint import content
 from dpjax.objectives import Objective, cross_entropy
 from dpjax.objectives.keyed import Keyed, KeyedLoss, with_shape_of_key
 from dpjax.objectives.linear import Classes
+from dpjax.training.mixing import reads_first
 from dpjax.training.network import Network
 from dpjax.training.table import example_shape
 
@@ -123,7 +124,7 @@ def objective_of(
         name = getattr(own, "__name__", "loss").strip("_").replace("_", " ")
         objective = Objective(_Loss(net, own, program), regularizer, name=name)
         measures = (("loss", own), *([("accuracy", _correct)] if loss == "bce" else []))
-    views = _views(augment, views, record[0])
+    views = _views(augment, views, net, params, record[0])
     if net.draws or augment is not None:
         objective = dataclasses.replace(objective, loss=Drawn(objective.loss, augment, views))
     more = dict(metrics or {})
@@ -133,7 +134,7 @@ def objective_of(
     return objective, tuple({**dict(measures), **more}.items())
 
 
-def _views(augment: Any, views: int | None, x: PyTree) -> int:
+def _views(augment: Any, views: int | None, net: Network, params: Params, x: PyTree) -> int:
     """Returns how many views a loss takes the mean of, after a check of what makes them."""
     if augment is None:
         if views is not None:
@@ -146,10 +147,16 @@ def _views(augment: Any, views: int | None, x: PyTree) -> int:
     what += "batch axis, so that no record is mixed with another"
     try:
         view = jax.eval_shape(augment, x, jax.random.key(0))
+        same = (made := jax.tree.map(lambda leaf: leaf.shape, view)) == shapes
+        if same:
+            jax.eval_shape(net, params, view)
+        varies = reads_first(lambda key, x: augment(x, key), jax.random.key(0), x)
     except Exception as error:
-        raise ValueError(f"{what}; it cannot be computed: {error}") from error
-    if (made := jax.tree.map(lambda leaf: leaf.shape, view)) != shapes:
+        raise ValueError(f"{what}; it, or the model of it, cannot be computed: {error}") from error
+    if not same:
         raise ValueError(f"{what}; it returns {made}.")
+    if not varies:
+        raise ValueError(f"{what}; it does not read its key: each step would have the same view.")
     return _validate.positive_int("views", 1 if views is None else views)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from flax import errors, nnx
 
 from dpjax import _validate
-from dpjax._program import CallsPython, program_hash
+from dpjax._program import CallsPython, program_hash, sha256
 from dpjax._typing import Array, Params, PyTree
 from dpjax._wide import at_least_float32, wide_dtype
 from dpjax.mechanisms import derive
@@ -125,9 +125,8 @@ class Flax:
     def drawn(self, params: Params, x: Any, key: Array) -> Any:
         """Returns the outputs in training, where all random streams begin with ``key``."""
         if isinstance(self.module, nn.Module):
-            # Streams of other names have the key of this one.
-            held, streams = {"params": params, **self.state}, {"params": key}
-            return self.module.apply(held, x, rngs=streams, mutable=list(self.state))[0]
+            held = {"params": params, **self.state}
+            return self.module.apply(held, x, rngs=_streams(key), mutable=list(self.state))[0]
         begun = dataclasses.replace(self, module=self.training, state=_begun(self.state, key))
         return begun.bound(params)(x)
 
@@ -149,15 +148,23 @@ class Flax:
 
 
 def _without_dropout(method: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
-    """Calls a method of a linen module with dropout off, also that of its attention."""
+    """Calls a method of a linen module with dropout off, also that of flax's attention."""
     module = context.module
     if context.method_name != "__call__" or not hasattr(module, "deterministic"):
         return method(*args, **kwargs)
     if isinstance(module, nn.Dropout):
         return args[0] if args else kwargs["inputs"]
+    # What a module of one's own does with such a name is its own affair.
+    if not type(module).__module__.startswith("flax."):
+        return method(*args, **kwargs)
     # Of the copy that is bound to this call; in two places flax takes no value.
     object.__setattr__(module, "deterministic", True)
     return method(*args, **{name: kwargs[name] for name in kwargs if name != "deterministic"})
+
+
+def _streams(key: Array) -> dict[str, Array]:
+    """Returns the streams of a linen module; one of another name has the key of the first."""
+    return {"params": key, "dropout": jax.random.fold_in(key, 1)}
 
 
 def _begun(state: Any, key: Array) -> Any:
@@ -243,8 +250,8 @@ def network(
         apply, batched, None, "", False, fixed, jax.tree.map(jnp.result_type, trained)
     )
     trained = jax.tree.map(lambda leaf: _cast(leaf, wide_dtype(leaf.dtype)), trained)
-    unscaled = dataclasses.replace(unscaled, draws=_draws(unscaled, trained, example))
     program = _program(model, unscaled, trained, example)
+    draws, program = _in_training(unscaled, trained, example, program)
     # A model that takes one example cannot see another.
     layer = None if not batched else mixing_layer(apply, params, example, watch)
     if layer is not None:
@@ -254,25 +261,35 @@ def network(
             "would see batches of one and compute something else. Remove it, or use a layer that "
             "works within one example, such as LayerNorm or GroupNorm."
         )
-    return dataclasses.replace(unscaled, bounds=bounds, program=program), trained
+    return dataclasses.replace(unscaled, bounds=bounds, program=program, draws=draws), trained
 
 
-def _draws(unscaled: Network, params: Params, example: PyTree) -> bool:
-    """Returns whether what is drawn in training changes an output; False where that cannot run."""
+def _in_training(
+    unscaled: Network, params: Params, example: PyTree, program: str
+) -> tuple[bool, str]:
+    """Returns whether what is drawn in training changes an output, and the program with it."""
     apply: Any = unscaled.apply
-    if isinstance(apply, Drawing):
-        return True
-    if not isinstance(apply, Flax) or not (apply.training or isinstance(apply.module, nn.Module)):
-        return False
-    x = batch_of(example, 1) if unscaled.batched else example
+    can = isinstance(apply, Drawing)
+    if isinstance(apply, Flax):
+        can = apply.training is not None or isinstance(apply.module, nn.Module)
+    if not can:
+        return False, program
+    shapes, drawing = jax.eval_shape(lambda: params), dataclasses.replace(unscaled, draws=True)
 
-    def drawn(key: Array, params: Params, x: PyTree) -> Any:
-        return apply.drawn(unscaled.merged(params), x, key)
+    def drawn(words: Array, params: Params, x: PyTree) -> Any:
+        return drawing(params, Keyed(x, words))
 
     try:
-        return reads_first(drawn, jax.random.key(0), jax.eval_shape(lambda: params), x)
-    except _REFUSALS:  # refused in words of its own, as it is evaluated
-        return False
+        if not reads_first(drawn, with_shape_of_key(example).words, shapes, example):
+            return False, program
+        return True, sha256(program, program_hash((drawing, (shapes, with_shape_of_key(example)))))
+    except CallsPython:
+        raise
+    except _REFUSALS as error:
+        raise ValueError(
+            f"the model can be evaluated, but not computed in training: {error} Mend that, or turn "
+            "dropout off, by model.eval() or a rate of 0."
+        ) from error
 
 
 def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> str:
@@ -287,8 +304,7 @@ def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> 
         if isinstance(apply, Flax) and (apply.state or unscaled.fixed is not None):
             seen = batch_of(example, 1) if unscaled.batched else example
             found = written(called, shapes, (unscaled.fixed, apply.state), seen)
-        ways = [example, *([with_shape_of_key(example)] if unscaled.draws else [])]
-        program = program_hash(*((unscaled, (shapes, way)) for way in ways))
+        program = program_hash((unscaled, (shapes, example)))
     except errors.InvalidRngError as error:
         layer = str(error).split(" needs ")[0]
         raise ValueError(f"the layer {layer!r} of the model ({error}) {_DRAWS}") from error
@@ -299,7 +315,8 @@ def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> 
         shapes, needed = (jax.tree.map(_shown, tree) for tree in (params, example))
         raise ValueError(
             f"the model cannot be computed with params {shapes} for an example {needed}: {error} "
-            "params= is its public starting point, in the shapes that it reads."
+            "params= is its public starting point, in the shapes that it reads. A third argument "
+            "of a function has to be key, which is None in evaluation."
         ) from error
     if found is not None:
         raise ValueError(_state_error(model, *found))
@@ -311,7 +328,9 @@ def _split(
 ) -> tuple[Flax, Params]:
     training, own, rest = nnx.split(module, nnx.Any(nnx.Param, predicate), ...)
     module = nnx.merge(training, own, rest)
-    module.set_attributes(deterministic=True, raise_if_not_found=False)
+    for _, layer in nnx.iter_modules(module):
+        if "deterministic" in vars(layer):  # no property, which follows from something else
+            layer.deterministic = True  # pyright: ignore[reportAttributeAccessIssue]
     graphdef = nnx.graphdef(module)
     own = nnx.to_pure_dict(own)
 
@@ -332,7 +351,7 @@ def _initialised(
 ) -> tuple[Flax, Params, bool]:
     # Shapes do not depend on the key.
     def shapes(x: PyTree) -> Any:
-        return jax.eval_shape(module.init_with_output, jax.random.key(0), x)
+        return jax.eval_shape(module.init_with_output, _streams(jax.random.key(0)), x)
 
     if batched is None:
         batched = _follows_batches(lambda x: shapes(x)[0], example)
@@ -344,8 +363,8 @@ def _initialised(
     if params is None:
         initial = jax.jit(module.init)
         # By a public key, so that whoever loads the parameters can make the rest again.
-        given = initial(jax.random.key(0), start) if len(expected) > 1 else {}
-        given["params"] = initial(derive(root(), "initial", 0), start).get("params", {})
+        given = initial(_streams(jax.random.key(0)), start) if len(expected) > 1 else {}
+        given["params"] = initial(_streams(derive(root(), "initial", 0)), start).get("params", {})
     elif not isinstance(given, Mapping) or "params" not in given or "params" in expected["params"]:
         given = {"params": given}
     # Copies: what the caller later writes into its arrays changes no training.

@@ -49,7 +49,10 @@ class Trained(HasCard):
     def model(self) -> Callable[..., Any]:
         """The trained model: a module, or the function with the trained parameters bound."""
         apply, params = self.network.apply, self.params
-        return apply.bound(params) if isinstance(apply, Flax) else functools.partial(apply, params)
+        if not isinstance(apply, Flax) or (self.network.draws and apply.training is None):
+            # A module of linen that draws cannot be called by itself.
+            return functools.partial(apply, params)
+        return apply.bound(params)
 
     def outputs(self, x: Dataset | PyTree) -> PyTree:
         """Returns the outputs for the records ``x``.

@@ -1,5 +1,7 @@
 """Losses that draw: dropout, random views, and ``loss(params, example, key)`` of one's own."""
 
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -13,11 +15,14 @@ from test_fit import CLASSES, KEY, N, P, bits, fitted, records, unspent
 from test_fit_saved import WIDTH, Net, layers_that_broadcast, rngs
 
 import dpjax
+from dpjax import auditing
 from dpjax.derivatives import clipped_grad
 from dpjax.driver import progress, resume
 from dpjax.objectives import Objective
 from dpjax.objectives.keyed import Keyed
+from dpjax.oracles import GradientQuery, Setting
 from dpjax.oracles.keyed import placed, redrawn
+from dpjax.training import network as networks
 
 __all__ = ["layers_that_broadcast", "unspent"]
 SHORT = {"epochs": None, "steps": 3}
@@ -242,6 +247,14 @@ except ValueError as error:
     assert "from memory" in found["refused"]
 
 
+class Tokens(nnx.Module):
+    def __init__(self):
+        self.table = nnx.Embed(4, CLASSES, rngs=rngs())
+
+    def __call__(self, x):
+        return self.table(x).sum(axis=0)
+
+
 class Noisy(nnx.Module):
     """Draws whatever its attributes say."""
 
@@ -258,7 +271,89 @@ class NoisyLinen(nn.Module):
         return nn.Dense(CLASSES)(x + jax.random.normal(self.make_rng("noise"), x.shape))
 
 
+class Undecided(nnx.Module):
+    """Its attention says nothing of dropout, which flax refuses in training."""
+
+    def __init__(self):
+        self.attend = nnx.MultiHeadAttention(2, 4, dropout_rate=0.5, decode=False, rngs=rngs())
+        self.last = nnx.Linear(4, CLASSES, rngs=rngs())
+
+    def __call__(self, x):
+        return self.last(self.attend(x[:, None] * jnp.ones(4)).mean(0))
+
+
+class Deciding(nnx.Module):
+    """``deterministic`` follows from something else, as it may."""
+
+    deterministic = property(lambda self: True)
+
+    def __init__(self):
+        self.last = nnx.Linear(P, CLASSES, rngs=rngs())
+
+    def __call__(self, x):
+        return self.last(x)
+
+
+class Dropped(nn.Module):
+    @nn.compact
+    def __call__(self, carry, _):
+        return nn.Dropout(0.5, deterministic=False)(carry), None
+
+
+class Masks(nn.Module):
+    """A loop that splits the stream of dropout alone."""
+
+    @nn.compact
+    def __call__(self, x):
+        how = {"split_rngs": {"params": False, "dropout": True}, "length": 3}
+        return nn.scan(Dropped, variable_broadcast="params", **how)()(x, None)[0]
+
+
+def test_a_stream_that_is_split_by_its_name_draws_anew_in_each_pass():
+    left = networks.Flax(Masks(), {}).drawn({}, jnp.ones(64), jax.random.key(1))
+    # Three masks leave an eighth, and one mask three times a half.
+    assert 0 < np.mean(np.asarray(left) > 0) < 0.3
+
+
+def test_a_module_whose_attribute_follows_from_something_else_trains_as_it_is():
+    assert not fitted(Deciding(), **SHORT).network.draws
+
+
+def test_a_trained_linen_network_is_called_without_streams():
+    trained, x = fitted(Linen(), **SHORT), records()[0]
+    np.testing.assert_allclose(trained.model(x[0]), trained.outputs(x)[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("key", [None, KEY, np.zeros(2, np.uint32)])
+def test_a_key_that_is_bound_is_no_draw_of_dpjax(key):
+    assert not Objective(functools.partial(loss, key=key)).draws
+
+
+def test_what_could_not_draw_is_refused_where_it_is_made():
+    with pytest.raises(ValueError, match="cross_entropy takes a network without key"):
+        dpjax.objectives.cross_entropy(function)
+    with pytest.raises(ValueError, match="a closed form cannot"):
+        Objective(loss, margin=jnp.square)
+
+
+def test_an_audit_knows_one_loss():
+    query = GradientQuery(
+        setting=Setting(Objective(lambda w, x, key: x @ w), 2, "zero_out"),
+        noise_multiplier=1.0,
+        clip_norm=1.0,
+    )
+    pair = auditing.canaries.NeighbouringPair(jnp.zeros((2, 3)), jnp.eye(2, 3), "zero_out")
+    with pytest.raises(ValueError, match="audit the algorithm with a loss without key"):
+        auditing.games.play(auditing.games.single_answer(query, pair, 3), KEY, 10)
+
+
 REFUSED = {
+    "dropout that flax refuses": ({"model": Undecided()}, "not computed in training: No `determin"),
+    "views that read no key": ({"augment": lambda x, key: x + 1}, "does not read its key"),
+    "views that the model does not take": (
+        {"model": Tokens(), "augment": shifted, "data": (np.ones((N, P), np.int32), records()[1])},
+        "or the model of it, cannot be computed",
+    ),
     "nnx that draws in evaluation": (
         {"model": Noisy()},
         "even where dropout is off.*deterministic",
@@ -272,7 +367,7 @@ REFUSED = {
         "without a batch axis.* cannot be computed",
     ),
     "a view that holds the records": (
-        {"augment": lambda x, key: x + jnp.asarray(records()[0])[0]},
+        {"augment": lambda x, key: shifted(x, key) + jnp.asarray(records()[0])[0]},
         "as many rows as the training data",
     ),
 }
