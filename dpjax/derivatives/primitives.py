@@ -197,8 +197,6 @@ def _bytes_alive(program: core.Jaxpr, varying: set[Any]) -> int:
             # From the last: a ``cond`` has an index before what its branches take.
             pairs = zip(reversed(inner.invars), reversed(equation.invars), strict=False)
             reads = {mine for mine, atom in pairs if isinstance(atom, core.Var) and atom in varying}
-            # What a loop carries varies after its first pass, wherever it begins.
-            reads |= set(inner.invars) if equation.primitive.name in ("scan", "while") else set()
             inside = max(inside, _bytes_alive(inner, reads))
         varying |= set(equation.outvars)
         most = max(most, size(alive) + max(inside, size(equation.outvars)))
