@@ -141,18 +141,18 @@ def _views(augment: Any, views: int | None, net: Network, params: Params, x: PyT
             raise ValueError("views= goes with augment=, a function (x, key) -> x of one record.")
         return 1
     shapes = jax.tree.map(lambda leaf: leaf.shape, x)
-    what = (
-        f"augment is a function (x, key) -> x of the features of one record, {shapes}, without a "
-    )
-    what += "batch axis, so that no record is mixed with another"
+    what = f"augment is a function (x, key) -> x of one record's features, of shape {shapes}"
     try:
         view = jax.eval_shape(augment, x, jax.random.key(0))
         same = (made := jax.tree.map(lambda leaf: leaf.shape, view)) == shapes
         if same:
             jax.eval_shape(net, params, view)
         varies = reads_first(lambda key, x: augment(x, key), jax.random.key(0), x)
+    # Whatever a function of one's own raises; it was traced with shapes, and no record is read.
     except Exception as error:
-        raise ValueError(f"{what}; it, or the model of it, cannot be computed: {error}") from error
+        raise ValueError(
+            f"{what}, without a batch axis; it, or the model of it, cannot be computed: {error}"
+        ) from error
     if not same:
         raise ValueError(f"{what}; it returns {made}.")
     if not varies:
