@@ -80,6 +80,7 @@ def programs() -> dict[str, Callable[[], Program]]:
         "fit of a CNN": lambda: _fitted(CNN(), (28, 28)),
         "fit of ResNet-20": lambda: _fitted(ResNet20(), (32, 32, 3)),
         "fit of attention": lambda: _fitted(_Attention(), (16, 32)),
+        "fit with dropout": lambda: _fitted(_Attention(), (16, 32), dropout=True),
         "DPLogisticRegression": _estimated,
         **{name: functools.partial(block, name) for name in _blocks(None, *arrays[1:])},
     }
@@ -124,18 +125,26 @@ class _Attention(nn.Module):
     """One block of attention over 16 positions."""
 
     @nn.compact
-    def __call__(self, x: Any) -> Any:
-        x = x + nn.MultiHeadDotProductAttention(num_heads=2)(nn.LayerNorm()(x))
+    def __call__(self, x: Any, train: bool = False) -> Any:
+        attend = nn.MultiHeadDotProductAttention(2, dropout_rate=0.1, deterministic=not train)
+        x = x + attend(nn.LayerNorm()(x))
         x = x + nn.Dense(32)(nn.gelu(nn.Dense(64)(nn.LayerNorm()(x))))
         return nn.Dense(10)(x.mean(0))
 
 
-def _fitted(model: nn.Module, shape: tuple[int, ...]) -> Program:
+def _fitted(model: nn.Module, shape: tuple[int, ...], dropout: bool = False) -> Program:
     data = np.zeros((1024, *shape), np.float32), np.zeros(1024, np.float32)
     params = jax.eval_shape(model.init, jax.random.key(0), data[0][0])
     params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), params)
     how: Any = {"batch_size": 128, "steps": STEPS, "params": params, "seed": 0}
     apply, adam = _of_user(model.apply), optax.adam(1e-3)
+
+    @_of_user
+    def drawing(params: Any, x: Any, key: Any) -> Any:
+        streams = None if key is None else {"dropout": key}
+        return model.apply(params, x, train=key is not None, rngs=streams)
+
+    apply = drawing if dropout else apply
     fit = functools.partial(dpjax.fit, apply, "cross_entropy", data, _BUDGET, adam, **how)
     return _asked("dpjax.training.fit", "run", fit)
 

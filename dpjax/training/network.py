@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -251,7 +252,7 @@ def network(
     )
     trained = jax.tree.map(lambda leaf: _cast(leaf, wide_dtype(leaf.dtype)), trained)
     program = _program(model, unscaled, trained, example)
-    draws, program = _in_training(unscaled, trained, example, program)
+    draws, program = _in_training(model, unscaled, trained, example, program)
     # A model that takes one example cannot see another.
     layer = None if not batched else mixing_layer(apply, params, example, watch)
     if layer is not None:
@@ -265,7 +266,7 @@ def network(
 
 
 def _in_training(
-    unscaled: Network, params: Params, example: PyTree, program: str
+    model: Any, unscaled: Network, params: Params, example: PyTree, program: str
 ) -> tuple[bool, str]:
     """Returns whether what is drawn in training changes an output, and the program with it."""
     apply: Any = unscaled.apply
@@ -279,8 +280,19 @@ def _in_training(
     def drawn(words: Array, params: Params, x: PyTree) -> Any:
         return drawing(params, Keyed(x, words))
 
+    of_nnx = nnx.iter_modules(model) if isinstance(model, nnx.Module) else ()
+    layers = [layer for _, layer in of_nnx]
+
+    def watched(method: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+        layers.append(context.module)
+        return method(*args, **kwargs)
+
     try:
-        if not reads_first(drawn, with_shape_of_key(example).words, shapes, example):
+        with nn.intercept_methods(watched):
+            found = reads_first(drawn, with_shape_of_key(example).words, shapes, example)
+        if not found:
+            if any(map(_may_drop, layers)):
+                warnings.warn(_IDLE, stacklevel=4)  # the line that calls fit
             return False, program
         return True, sha256(program, program_hash((drawing, (shapes, with_shape_of_key(example)))))
     except CallsPython:
@@ -290,6 +302,12 @@ def _in_training(
             f"the model can be evaluated, but not computed in training: {error} Mend that, or turn "
             "dropout off, by model.eval() or a rate of 0."
         ) from error
+
+
+def _may_drop(layer: Any) -> bool:
+    """Returns whether a layer of flax drops values, where its dropout is on."""
+    name = "rate" if isinstance(layer, nn.Dropout | nnx.Dropout) else "dropout_rate"
+    return type(layer).__module__.startswith("flax.") and bool(getattr(layer, name, 0.0))
 
 
 def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> str:
@@ -410,6 +428,12 @@ def _follows_batches(apply: Callable[[PyTree], Any], example: PyTree) -> bool:
     return True
 
 
+_IDLE = (
+    "the model has dropout that drops nothing in training, for its call says deterministic=True, "
+    "as by train=False. If it should drop, say False, which fit turns to True in evaluation, or "
+    "pass a function (params, x, key) that calls the module with train=key is not None. If not, "
+    "set its rate to 0 or, for nnx, call model.eval()."
+)
 _DRAWS = (
     "draws random numbers even where dropout is off, as in evaluation. Let it follow an attribute "
     "deterministic (of nnx), or write a function (params, x, key), where key is None in evaluation."

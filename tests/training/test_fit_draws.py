@@ -347,6 +347,42 @@ def test_an_audit_knows_one_loss():
         auditing.games.play(auditing.games.single_answer(query, pair, 3), KEY, 10)
 
 
+class Switched(nn.Module):
+    """As flax's own examples have it: an argument turns dropout on."""
+
+    @nn.compact
+    def __call__(self, x, train=False):
+        hidden = nn.tanh(nn.Dense(WIDTH)(x))
+        return nn.Dense(CLASSES)(nn.Dropout(0.5, deterministic=not train)(hidden))
+
+
+class Calm(nnx.Module):
+    def __init__(self):
+        self.drop, self.last = nnx.Dropout(0.5, rngs=rngs()), nnx.Linear(P, CLASSES, rngs=rngs())
+
+    def __call__(self, x, train=False):
+        return self.last(self.drop(x, deterministic=not train))
+
+
+@pytest.mark.parametrize("make", [Switched, Calm])
+def test_dropout_that_no_training_turns_on_is_a_warning(make):
+    with pytest.warns(UserWarning, match="has dropout that drops nothing in training"):
+        assert not fitted(make(), **SHORT).network.draws
+    if make is Calm:
+        silent = make()
+        silent.eval()
+        assert not fitted(silent, **SHORT).network.draws  # warnings are errors in these tests
+        return
+    module = make()
+    params = module.init(KEY, jnp.zeros(P))["params"]
+
+    def drawing(params, x, key):
+        streams = None if key is None else {"dropout": key}
+        return module.apply({"params": params}, x, train=key is not None, rngs=streams)
+
+    assert fitted(drawing, params=params, **SHORT).network.draws
+
+
 REFUSED = {
     "dropout that flax refuses": ({"model": Undecided()}, "not computed in training: No `determin"),
     "views that read no key": ({"augment": lambda x, key: x + 1}, "does not read its key"),
