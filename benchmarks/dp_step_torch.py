@@ -1,6 +1,6 @@
-"""PyTorch's side of ``benchmarks/dp_step.py``: one gradient step each time its parent asks.
+"""PyTorch's side of ``dp_step.py`` and ``transformer.py``: a gradient step when its parent asks.
 
-Run by that command, with an interpreter that has PyTorch and Opacus. It prints the names of its
+Run by those commands, with an interpreter that has PyTorch and Opacus. It prints the names of its
 contenders, its device and its versions as one line of JSON, then answers every name it reads with
 the seconds of one step, and ``memory`` with its peak memory in bytes.
 """
@@ -66,12 +66,64 @@ class ResNet20(nn.Sequential):
         )
 
 
-MODELS = {"cnn": (CNN, (1, 28, 28)), "resnet20": (ResNet20, (3, 32, 32))}
+class Layer(nn.Module):
+    """Attention, then two dense layers, both beside a shortcut."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.RMSNorm(WIDTH, 1e-6) for _ in range(2))
+        self.attend, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        parts = self.attend(self.norms[0](x)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(
+            rotated(parts[0]), rotated(parts[1]), parts[2], is_causal=True
+        )
+        x = x + self.out(attended.transpose(1, 2).flatten(2))
+        return x + self.down(F.gelu(self.up(self.norms[1](x)), approximate="tanh"))
+
+
+def rotated(x):
+    """Pairs of entries (..., length, k) turned by an angle of their position."""
+    length, k = x.shape[-2:]
+    frequency = 10_000.0 ** (-torch.arange(0, k, 2, device=x.device) / k)
+    angle = torch.outer(torch.arange(length, device=x.device), frequency)
+    cos, sin = angle.cos(), angle.sin()
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+
+
+class Transformer(nn.Module):
+    """The network of ``dpjax.models.Transformer``, whose embedding is also its last layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        nn.init.normal_(self.embed.weight, std=WIDTH**-0.5)
+        self.layers = nn.Sequential(*(Layer() for _ in range(DEPTH)))
+        self.norm, self.last = nn.RMSNorm(WIDTH, 1e-6), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.last.weight = self.embed.weight
+
+    def forward(self, tokens):
+        return self.last(self.norm(self.layers(self.embed(tokens) * WIDTH**0.5)))[:, :-1]
+
+
+VOCABULARY, WIDTH, DEPTH, HEADS, LENGTH = 4096, 128, 4, 4, 128  # benchmarks/transformer.py's
+MODELS = {
+    "cnn": (CNN, (1, 28, 28)),
+    "resnet20": (ResNet20, (3, 32, 32)),
+    "transformer": (Transformer, (LENGTH,)),
+}
+
+
+def mean_loss(model, x, y):
+    return F.cross_entropy(model(x).flatten(0, -2), y.flatten())
 
 
 def plain(model, x, y):
     parameters = list(model.parameters())
-    return lambda: torch.autograd.grad(F.cross_entropy(model(x), y), parameters)
+    return lambda: torch.autograd.grad(mean_loss(model, x, y), parameters)
 
 
 def channels_last(model, x, y):
@@ -90,13 +142,16 @@ def hooks(model, x, y):
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        F.cross_entropy(model(x), y).backward()
+        mean_loss(model, x, y).backward()
         optimizer.step()
 
     return step
 
 
 def ghost(model, x, y):
+    if isinstance(model, Transformer):
+        # Its norms of tied weights lack the products of both uses: here they are two parameters.
+        model.last.weight = nn.Parameter(model.embed.weight.detach().clone())
     model = GradSampleModuleFastGradientClipping(
         model, max_grad_norm=CLIP_NORM, use_ghost_clipping=True
     )
@@ -110,7 +165,9 @@ def ghost(model, x, y):
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        criterion(model(x), y).backward()
+        outputs = model(x)
+        tokens = None if outputs.ndim == 2 else outputs.shape
+        criterion(outputs.flatten(0, -2), y.flatten(), shape=tokens).backward()
         optimizer.step()
 
     return step
@@ -144,6 +201,7 @@ STEPS = {
     "Opacus, ghost clipping": ghost,
     "torch.func, vmap and clip": functional,
 }
+OF_ANY = plain, hooks, ghost
 
 
 def peak(device):
@@ -160,10 +218,15 @@ def main(name, batch, threads):
     torch.manual_seed(0)
     x = torch.rand(int(batch), *shape, device=device)
     y = torch.randint(10, (int(batch),), device=device)
+    if name == "transformer":
+        x = torch.randint(1, VOCABULARY, x.shape, device=device)
+        y = x[:, 1:].contiguous()
     # Each step's model is its own: Opacus leaves hooks on what it has seen.
     steps = {}
     versions = {name: importlib.metadata.version(name) for name in ("torch", "opacus")}
-    hello = {"names": list(STEPS), "device": device, "versions": versions}
+    # The others are of images.
+    names = [name for name in STEPS if make is not Transformer or STEPS[name] in OF_ANY]
+    hello = {"names": names, "device": device, "versions": versions}
     print(json.dumps(hello), flush=True)
     for line in sys.stdin:
         asked = line.strip()

@@ -4,7 +4,9 @@ Run ``python -m benchmarks.transformer [--lora] [--remat] [--bfloat16] [--width 
 is the mean gradient of a batch; a private one clips, adds and noises. Steps are timed alternately
 in one run, in a new random order each round. Memory is that of the compiled program for temporary
 arrays, by the compiler's own analysis. Steps without privacy are the model as it is, vmapped over
-the batch, and in pieces whose gradients are added up. Peers that are not installed are named.
+the batch, and in pieces whose gradients are added up. ``--peers`` are other libraries; PyTorch's
+steps and Opacus, with weights that are not tied for ghost clipping, are taken by an interpreter of
+their own, ``--torch-python``, of the default sizes.
 
 ``--lora`` trains rank-4 changes of the dense layers alone, beside a base that is fixed.
 """
@@ -20,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks.dp_step_runners import Compiled
+from benchmarks.dp_step_runners import Asked, Compiled, Torch
 from dpjax import models
 from dpjax.objectives import Objective
 from dpjax.oracles import NetworkQuery, Setting
@@ -142,7 +144,6 @@ def contenders(loss, arguments):
             steps["jax-privacy, 16 at a time"] = jax_privacy_step(loss, 16)
         else:
             print("jax-privacy is not installed: its rows are left out.")
-        print("Opacus is left out: there is no such model in PyTorch here.")
     return steps
 
 
@@ -171,9 +172,13 @@ def table(runners, spent):
             f"| {label} | {1e3 * median[label]:,.0f} | {1e3 * least[label]:,.0f} | "
             f"{median[label] / median[fastest]:.2f} | "
             f"{least[label] / min(least[each] for each in plain):.2f} | "
-            f"{memory[label] / 1e6:,.0f} | {memory[label] / memory[fastest]:.2f} |"
+            + ("| |" if memory[label] is None else of_memory(memory[label], memory[fastest]))
         )
     print(f"\nTimes and memory are over those of: {fastest}.")
+
+
+def of_memory(size, least):
+    return f"{size / 1e6:,.0f} | {size / least:.2f} |"
 
 
 def main():
@@ -184,6 +189,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=7)
     for name in ("lora", "remat", "bfloat16", "peers"):
         parser.add_argument(f"--{name}", action="store_true")
+    parser.add_argument("--torch-python", metavar="PATH", help="of PyTorch and Opacus")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="steps whose name has one")
     arguments = parser.parse_args()
     loss, params, tokens = problem(arguments)
@@ -193,6 +199,9 @@ def main():
             begin = time.perf_counter()
             runners[label] = Compiled(step, (params, jnp.asarray(tokens), jax.random.key(1)))
             print(f"compiled in {time.perf_counter() - begin:.0f} s: {label}", flush=True)
+    if arguments.torch_python:
+        server = Torch(arguments.torch_python, "transformer", arguments.batch, 0)
+        runners |= {label: Asked(server, label) for label in server.names}
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
     print(f"{size:,} trained parameters; {vars(arguments)}; {jax.devices()[0].device_kind}")
     table(runners, timed(runners, arguments.rounds))
