@@ -315,8 +315,8 @@ def stochastic_spider(
         of theorem 3.11's for alpha.
       step_size: eta; by default 1 / smoothness of the whole objective.
       horizon: K, the most increments of a segment; by default 512.
-      noise: ``"square_root"`` (the default while K p is at most 2^22), ``"tree"`` as in the
-        paper, or ``"independent"``.
+      noise: ``"square_root"`` (the default while K is at most 4,096 and p at most 2^16), ``"tree"``
+        as in the paper, or ``"independent"``.
       kick: zeta, root mean square length of the noise added to the gradient at a possible saddle;
         by default that of an estimate's own noise.
       kick_threshold: gradient norm at which a saddle is possible; by default twice the error of an

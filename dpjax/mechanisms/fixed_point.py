@@ -33,7 +33,8 @@ _ROWS = 16  # Draws of which one at a time gets its second word.
 def standard_normal(key: Array, shape: tuple[int, ...]) -> Array:
     """Returns independent N(0, 1) draws as int64 multiples of 2^-FRACTION (``shape``).
 
-    Use them under ``jax.enable_x64(True)`` alone: outside of it JAX cuts them to 32 bits.
+    Of several keys, (m,), each makes its own: (m, ``shape``). Use draws under
+    ``jax.enable_x64(True)`` alone: outside of it JAX cuts them to 32 bits.
     """
     with jax.enable_x64(True):
         return _draw(normal_from_bits, key, shape)
@@ -45,29 +46,33 @@ def standard_gumbel(key: Array, shape: tuple[int, ...]) -> Array:
         return _draw(gumbel_from_bits, key, shape)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 2))
-def _draw(from_bits: Callable[..., Array], key: Array, shape: tuple[int, ...]) -> Array:
+@functools.partial(jax.jit, static_argnums=(0, 2, 3))
+def _draw(
+    from_bits: Callable[..., Array], key: Array, shape: tuple[int, ...], few: int = _FEW
+) -> Array:
+    if key.ndim:  # each draws few, all of them many
+        return jax.vmap(lambda one: _draw(from_bits, one, shape, 0))(key)
     size = math.prod(shape)
     loops = max(1, -(-size // _LOOP))
     columns = -(-size // (_ROWS * loops))
     if loops == 1:
-        draws = _some(from_bits, key, columns)
+        draws = _some(from_bits, key, columns, few)
     else:
         keys = jax.vmap(lambda i: fold(key, i[None]))(jnp.arange(loops, dtype=jnp.uint32))
-        draws = lax.map(lambda key: _some(from_bits, key, columns), keys)
+        draws = lax.map(lambda key: _some(from_bits, key, columns, few), keys)
     return draws.reshape(-1)[:size].reshape(shape)
 
 
-def _some(from_bits: Callable[..., Array], key: Array, columns: int) -> Array:
+def _some(from_bits: Callable[..., Array], key: Array, columns: int, few: int) -> Array:
     """Returns _ROWS draws a column, int64 (_ROWS * columns,)."""
     size, place = _ROWS * columns, jnp.arange(columns, dtype=jnp.int32)
     counts = jnp.arange(size, dtype=jnp.uint32)
-    if is_wide(key) and size <= _FEW:
+    if is_wide(key) and size <= few:
         # As fast for few, and half a second less to compile than whole hashes.
         words = jax.random.bits(key, (4, size), jnp.uint32)
     else:
         words = random_words(key, counts)
-    if len(words) == 2 and size <= _FEW:
+    if len(words) == 2 and size <= few:
         words = jnp.concatenate([words, random_words(key, counts + jnp.uint32(size))])
     first, long = words[:2], words[0] >> 1 < 1 << 31 - _LONG
     if len(words) == 4:

@@ -122,7 +122,8 @@ def check_query(query: Query) -> None:
     bound = query.bound()
     if isinstance(bound, Tracer) or np.ndim(bound) > 0:
         return  # of a batch of algorithms; each was made, and checked, alone
-    if not (math.isfinite(bound) and bound > 0):
+    # An array itself would be compared by a traced operation under ``jit``.
+    if not (math.isfinite(bound) and float(bound) > 0):
         raise ValueError(
             f"the bound of {name} must be finite and above 0, got {float(bound)!r}: return the "
             "most that one record can contribute to the sum, in l2 norm."

@@ -212,8 +212,8 @@ def add_tree_noise(
       stddev: of the independent draws that the noise is made of, in the units of the updates.
       key: a key used for nothing else, shape (); required. See ``NoiseTransformation``.
       horizon: K, the most updates.
-      kind: ``"square_root"``, which makes K draws for every entry at each update, ``"tree"`` for
-        large models, which makes log2 K, or ``"independent"``; see ``mechanisms.PrefixNoise``.
+      kind: ``"square_root"``, which makes 32 to 44 draws for an entry at each update, ``"tree"``
+        for large models, which makes log2 K, or ``"independent"``; see ``mechanisms.PrefixNoise``.
 
     Returns:
       A ``NoiseTransformation``. Past the horizon it raises, and under ``jit`` updates are NaN; a

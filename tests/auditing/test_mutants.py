@@ -101,6 +101,9 @@ KILLED_BY = {
     "a coefficient of prefix noise rounded after accounting": [
         "test_tree.py::test_what_is_accounted_is_the_matrix_of_the_integers_that_multiply[16]",
     ],
+    "weights of prefix noise left out after accounting": [
+        "test_tree.py::test_what_is_accounted_is_the_matrix_of_the_integers_that_multiply[100]",
+    ],
     "no grid": ["test_noise.py::test_c2_outputs_on_neighbours_lie_on_one_grid[1.0]"],
     "off-diagonal noise too small": [f"{SYMMETRIC}[True-0.7071067811865476]"],
     "diagonal noise too small": [f"{SYMMETRIC}[False-1.0]"],

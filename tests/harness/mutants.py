@@ -239,9 +239,20 @@ def _(patch):
 
     def coarse(horizon):
         exact = whole(horizon)
-        return exact._replace(inverse=np.round(exact.inverse * 2.0**12) / 2.0**12)
+        return exact._replace(weights=exact.weights >> 18 << 18)
 
     patch.setattr(tree, "_square_root", coarse)
+
+
+@mutant("weights of prefix noise left out after accounting")
+def _(patch):
+    whole = tree._square_root
+
+    def fewer(horizon):
+        exact = whole(horizon)
+        return exact._replace(places=exact.places[:, :24], weights=exact.weights[:, :24])
+
+    patch.setattr(tree, "_square_root", fewer)
 
 
 @mutant("sum and noise rounded apart")

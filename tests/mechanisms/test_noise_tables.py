@@ -224,7 +224,6 @@ def test_random_words_are_whole_hashes(width):
 def test_each_draw_far_out_has_a_second_word_of_its_own(width, few, monkeypatch):
     # From octave 2 on, so that columns have many: no one's word is that of another.
     monkeypatch.setattr(fixed_point, "_LONG", 2)
-    monkeypatch.setattr(fixed_point, "_FEW", few)
     key, columns, rows = KEYS[width](), 7, fixed_point._ROWS
     size, second, rank = columns * rows, [], np.zeros(columns, int)
     words = np.asarray(random_words(key, jnp.arange(2 * size, dtype=jnp.uint32)))
@@ -242,7 +241,8 @@ def test_each_draw_far_out_has_a_second_word_of_its_own(width, few, monkeypatch)
     assert few or len(words) == 4 or rank.max() > 2
     wanted = drawn("normal", np.uint32(np.concatenate([words[:2, :size], np.transpose(second)])))
     with jax.enable_x64(True):
-        assert np.asarray(fixed_point._some(normal_from_bits, key, columns)).tolist() == wanted
+        draws = fixed_point._some(normal_from_bits, key, columns, few)
+        assert np.asarray(draws).tolist() == wanted
 
 
 @pytest.mark.parametrize("width", KEYS)
@@ -254,6 +254,18 @@ def test_bits_depend_on_neither_the_mode_nor_vmap(width):
         with jax.enable_x64(on), warnings.catch_warnings(action="error"):
             batch = jax.jit(jax.vmap(lambda key: standard_normal(key, (40, 3))))(keys)
         assert (np.asarray(batch) == wanted).all()
+
+
+@pytest.mark.parametrize("width", KEYS)
+def test_several_keys_draw_each_as_it_would_draw_many(width):
+    """A draw in 2^14 has a second word: some of the 2,100,000 of these keys."""
+    keys = jax.random.split(KEYS[width](), 3)
+    draws = np.asarray(standard_normal(keys, (70_000, 10)))
+    wanted = [np.asarray(standard_normal(key, (70_000, 10))) for key in keys]
+    assert (draws == np.stack(wanted)).all()
+    draws = np.asarray(standard_normal(keys, (10, 3)))
+    assert stats.kstest(draws.ravel() / 2.0**FRACTION, stats.norm.cdf).pvalue > LEVEL
+    assert np.unique(draws).size == 90
 
 
 @pytest.mark.parametrize(

@@ -633,6 +633,30 @@ def test_a_random_iterate_is_drawn_from_the_key_alone_and_all_steps_are_charged(
     assert (solve(keys, records(seed=5), START).steps == steps).all()
 
 
+def test_seeds_under_vmap_train_as_fit_does_each():
+    """Bit for bit, by the algorithm of a ``fit``, whose numbers are arrays; so they are in jit."""
+
+    def hidden(params, x):
+        return jnp.tanh(x @ params["hidden"]) @ params["out"]
+
+    start = {"hidden": jnp.ones((P, 8)) / 4, "out": jnp.zeros((8, CLASSES))}
+    more = {"batch_size": 20, "steps": 4, "params": start, "progress": False}
+    trained = [
+        dpjax.fit(hidden, "cross_entropy", records(), BUDGET, SGD, seed=seed, **more)
+        for seed in range(3)
+    ]
+
+    def one(key):
+        algorithm = trained[0].solution.algorithm
+        return dpjax.solve(algorithm, records(), key=key, params=start).params
+
+    keys = jax.vmap(jax.random.key)(jnp.arange(3))
+    each = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(done.params for done in trained))
+    assert bits(jax.vmap(one)(keys)) == bits(each)
+    again = jax.jit(one)(keys[0])
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4), again, trained[0].params)
+
+
 def test_a_random_iterate_is_what_was_there_when_it_was_taken():
     taken, solution = iterates(output="random")
     assert len(taken) == int(solution.steps) + 1 <= 7
