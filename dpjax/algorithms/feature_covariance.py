@@ -60,8 +60,7 @@ class FeatureCovariance(base.FieldsAlgorithm):
         lengths = jnp.sqrt(raised * trace)[None]
         rows = at_least_float32(state.params).reshape(-1, len(values))
         weights, matrix = (rows @ vectors) * lengths, (vectors / lengths).T
-        zeros = jnp.zeros_like(weights)
-        return FeatureCovarianceState(state.params, weights, zeros, matrix, trace)
+        return FeatureCovarianceState(state.params, weights, jnp.zeros_like(weights), matrix, trace)
 
     def fixed(self, state: FeatureCovarianceState) -> dict[str, Any]:
         return {"preconditioner": state.preconditioner}
@@ -142,6 +141,8 @@ def dp_feature_covariance(
     share = _validate.open_unit("covariance_share", covariance_share)
     clip, _ = base.clip_norms(objective, clip_norm, 1.0)
     norm = base.positive_leaf("feature_norm", _validate.clip_norm("feature_norm", feature_norm))
+    # What one record moves the mean by, of which the noise is a multiple.
+    _validate.normal("feature_norm ** 2 / data_size", norm**2 / problem.setting.data_size)
     draws = features**2 + steps * problem.dimension
     noise = gaussian_multiplier(budget, 1, accountant, noise_draws=draws)
     moment = problem.part(MomentQuery, noise, share, clip_norm=norm)

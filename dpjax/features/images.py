@@ -25,11 +25,12 @@ def scattering(images: ArrayLike) -> np.ndarray:
 
     Moduli of Morlet wavelets of 8 angles at two scales, and of the first scale's by the second's,
     averaged over 4 x 4 pixels: 81 channels of each colour, so 3,969 numbers of a 28 x 28 image.
-    Channels are normalised in 27 groups to mean 0 and variance 1, and the row to length 1.
+    An image is divided by its own largest absolute value, so that its scale says nothing. Channels
+    are normalised in 27 groups to mean 0 and variance 1, and the row to length 1.
 
     Args:
       images: (n, height, width) or (n, height, width, colours), sides a multiple of 4 and at least
-        8; uint8 from 0 to 255, or floating, from 0 to 1.
+        8; uint8, or floating of any scale, as from 0 to 1 or from 0 to 255.
 
     Returns:
       (n, 81 colours height width / 16), float32, on the host.
@@ -51,21 +52,20 @@ def scattering(images: ArrayLike) -> np.ndarray:
     is_image = array.ndim == 4 and (array.dtype == np.uint8 or array.dtype.kind == "f")
     if not is_image or any(side % _STEP or side < 2 * _STEP for side in array.shape[1:3]):
         raise ValueError(
-            "images must be uint8 from 0 to 255 or floating from 0 to 1, of shape (n, height, "
-            f"width) or (n, height, width, colours), sides a multiple of {_STEP} and at least "
-            f"{2 * _STEP}, got {array.dtype} of shape {np.shape(images)}: convert or pad them."
+            "images must be uint8 or floating, of shape (n, height, width) or (n, height, width, "
+            f"colours), sides a multiple of {_STEP} and at least {2 * _STEP}, got {array.dtype} of "
+            f"shape {np.shape(images)}: convert or pad them."
         )
-    scale = 255.0 if array.dtype == np.uint8 else 1.0
     filters = _filters(*(side + 2 * _STEP for side in array.shape[1:3]))
 
     def of_one(image: Array) -> Array:
-        colours = jnp.moveaxis(image.astype(jnp.float32) / scale, -1, 0)
-        channels = jax.vmap(lambda colour: _scattered(colour, *filters))(colours)
-        groups = jnp.moveaxis(channels, 0, 1).reshape(_GROUPS, -1)
+        largest = jnp.max(jnp.abs(image))
+        image = image / jnp.where(largest == 0, 1, largest)
+        groups = jax.vmap(lambda one: _scattered(one, *filters), -1, 1)(image).reshape(_GROUPS, -1)
         groups = groups - jnp.mean(groups, axis=1, keepdims=True)
         return groups / jnp.sqrt(jnp.mean(groups**2, axis=1, keepdims=True) + _LEAST)
 
-    return _each(of_one, array)
+    return _each(of_one, array.astype(np.float32))
 
 
 def projection(features: ArrayLike, size: int = 4096, seed: int = 0) -> np.ndarray:

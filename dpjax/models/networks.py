@@ -14,7 +14,7 @@ ACTIVATIONS = {"tanh": jnp.tanh, "elu": nn.elu}
 class CNN(nn.Module):
     """Two convolutions with overlapping max-pools, then two dense layers: 26,010 numbers.
 
-    Call it on one image (28, 28) or (28, 28, 1), values of order 1; it gives 10 logits.
+    Call it on one image (28, 28), or (height, width, colours), of order 1; it gives 10 logits.
 
     Attributes:
       activation: ``"tanh"``, which bounds what a record can say, or ``"elu"``.
@@ -35,7 +35,7 @@ class CNN(nn.Module):
     def __call__(self, image: Array) -> Array:
         """Returns the logits (10,) of one image."""
         bend = ACTIVATIONS[_validate.choice("activation", self.activation, ACTIVATIONS)]
-        x = image.reshape(28, 28, 1)
+        x = image if image.ndim == 3 else image.reshape(28, 28, 1)
         x = bend(nn.Conv(16, (8, 8), strides=2, padding="SAME")(x))
         x = bend(nn.Conv(32, (4, 4), strides=2, padding="VALID")(_pool(x)))
         x = bend(nn.Dense(32)(_pool(x).ravel()))

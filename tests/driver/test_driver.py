@@ -429,6 +429,14 @@ BAD_ONE = {
             "a multiple of the 3 scores",
         ),
         "feature_norm 0": ({"feature_norm": 0.0}, "feature_norm must be"),
+        "feature_norm squared 0": (
+            {"feature_norm": 1e-30},
+            r"feature_norm \*\* 2 / data_size must be a normal float32 number",
+        ),
+        "feature_norm squared 0, of a penalty": (
+            {"feature_norm": 1e-30, "objective": dpjax.objectives.softmax(3, 1e-3)},
+            r"feature_norm \*\* 2 / data_size must be",
+        ),
         "covariance_share 1": ({"covariance_share": 1.0}, "covariance_share must be strictly"),
         "momentum 1": ({"momentum": 1.0}, "momentum must be at least 0 and below 1"),
     },

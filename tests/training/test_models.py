@@ -14,6 +14,7 @@ from dpjax.models import CNN, ResNet20
 
 NETWORKS = {
     "cnn": (CNN(), (28, 28, 1), 26_010),
+    "cnn, colours": (CNN(), (32, 32, 3), 37_274),
     "cnn, elu": (CNN(activation="elu"), (28, 28, 1), 26_010),
     "resnet": (ResNet20(), (32, 32, 3), 269_722),
 }
