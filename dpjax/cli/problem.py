@@ -22,7 +22,8 @@ from dpjax.datasets.labels import Label, labels_counted
 from dpjax.datasets.registry import SPECS
 from dpjax.datasets.scaled import declared_in, is_scaled
 from dpjax.datasets.sources import existing, is_table_path
-from dpjax.driver import holds_run, root_key
+from dpjax.driver import root_key
+from dpjax.driver.resume import RunFiles
 from dpjax.results import guarantee
 from dpjax.results.remarks import remarks
 from dpjax.statistics import PrivateBounds
@@ -340,10 +341,7 @@ def check_spending(arguments: argparse.Namespace, event: Event) -> None:
     if getattr(arguments, "seed", None) is not None:
         root_key(None, arguments.seed)
     folder = getattr(arguments, "checkpoint", None)
-    # A run that goes on spends nothing more.
-    if arguments.ledger and not (folder and holds_run(folder)):
-        # Read and not opened: a dry run takes no lock, and writes nothing.
-        dpjax.Ledger.read(arguments.ledger).of(arguments.part).check(event)
+    RunFiles(folder, arguments.ledger, part=arguments.part).check(event)
 
 
 def maker(

@@ -158,6 +158,20 @@ def count_rows(
     return sum_chunks(n, min(n, CHUNK), contribution, integers.COUNT)
 
 
+def even_rows(n: int, most: int) -> tuple[int, int, int]:
+    """Returns the rows of a chunk of ``sum_blocks``, those of its blocks, and how many chunks."""
+    most = max(1, min(most, CHUNK))
+    if n >= SHARE:
+        # As many as divide every device's share.
+        rows = 1 << (min(most, SHARE).bit_length() - 1)
+        return rows, min(rows, BLOCK), -(-n // rows)
+    # Blocks of nearly equal size leave few rows of the last one empty.
+    size = -(-n // -(-n // min(BLOCK, most)))
+    count = -(-n // size)
+    steps = -(-count // max(most // size, 1))
+    return -(-count // steps) * size, size, steps
+
+
 def sum_blocks(
     n: int, most: int, contribution: Callable[[Chunk, int], PyTree], summands: PyTree
 ) -> PyTree:
@@ -166,17 +180,7 @@ def sum_blocks(
     Unlike ``sum_chunks`` it computes hardly any row twice, and needs no loop if all rows fit at
     once. ``contribution`` is also passed the size of the blocks.
     """
-    most = max(1, min(most, CHUNK))
-    if n >= SHARE:
-        # As many as divide every device's share.
-        rows = 1 << (min(most, SHARE).bit_length() - 1)
-        size, steps = min(rows, BLOCK), -(-n // rows)
-    else:
-        # Blocks of nearly equal size leave few rows of the last one empty.
-        size = -(-n // -(-n // min(BLOCK, most)))
-        count = -(-n // size)
-        steps = -(-count // max(most // size, 1))
-        rows = -(-count // steps) * size
+    rows, size, steps = even_rows(n, most)
 
     def body(step, total):
         start = step * rows

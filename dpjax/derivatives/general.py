@@ -59,6 +59,13 @@ def gradient_of_record(loss: Loss, params: Params) -> Callable[[PyTree], Array]:
     return lambda record: clipping.sanitize_nonfinite(gradient(flat, record))
 
 
+def rows_at_once(n: int, size: int, most: int) -> int:
+    """Returns of how many of n records ``gradient_sum`` holds gradients of ``size`` numbers."""
+    # On a CPU as many as its cache holds; elsewhere memory is the only limit.
+    cached = 2**20 if jax.default_backend() == "cpu" else most * size
+    return chunks.rows_per_chunk(n, size, cached, most)
+
+
 @functools.partial(jax.jit, static_argnames=("loss", "permutation_invariant", "most"))
 def gradient_sum(
     loss: Loss,
@@ -82,9 +89,7 @@ def gradient_sum(
         factors = blocks(clipping.clip_factors(clip_norm, (rows, 1.0), keep=keep))
         return rounding.block_products(factors, blocks(rows), permutation_invariant, axis=1)
 
-    # On a CPU as many as its cache holds; elsewhere memory is the only limit.
-    cached = 2**20 if jax.default_backend() == "cpu" else most * flat.size
-    rows = chunks.rows_per_chunk(n, flat.size, cached, most)
+    rows = rows_at_once(n, flat.size, most)
     # A norm within C bounds every coordinate by C, and the grid follows from that bound.
     return chunks.sum_chunks(n, rows, contribution, Summand(flat.shape, flat.dtype, clip_norm))
 

@@ -14,7 +14,7 @@ from dpjax import _validate
 from dpjax._typing import Array, Float, Loss, PyTree, Real, Relation, pytree_dataclass, static
 from dpjax._wide import Expansion, on_device
 from dpjax.derivatives import clipping, general, rounding
-from dpjax.derivatives.chunks import common_length
+from dpjax.derivatives.chunks import common_length, even_rows
 from dpjax.derivatives.general import Batch, Mask, Tree
 from dpjax.derivatives.ghost import bookkeeping
 from dpjax.derivatives.linear import clipped_sums
@@ -73,6 +73,12 @@ class ClippedSum:
         if self.gradient_weight is None or linear_of(self.loss) is not None:
             return total.leading
         return general.flatten(params)[1](total.leading, as_sum=True)
+
+    def piece(self, params: PyTree, batch: PyTree) -> Piece:
+        """Returns how JAX's default device computes gradients of a batch, or of its shapes."""
+        how = self.permutation_invariant, self.per_layer, self.method, self.memory_limit
+        on_cpu, elsewhere = pieces_of(self.loss, params, batch, *how)
+        return on_cpu if jax.default_backend() == "cpu" else elsewhere
 
     def wide(self, params: Tree, batch: Batch, mask: Mask = None) -> Any:
         """Returns the sum over the flattened parameters in float64, as ``Expansion``.
@@ -283,32 +289,75 @@ def gradient_sum(
     # For its errors, before a method is chosen from shapes.
     common_length(batch, mask)
     params, batch = (jax.tree.map(jnp.asarray, tree) for tree in (params, batch))
-    size, leaves = general.flatten(params)[0].size, len(jax.tree.leaves(params))
+    pieces = pieces_of(loss, params, batch, permutation_invariant, per_layer, method, memory_limit)
+    on_cpu, elsewhere = (_by(loss, piece, permutation_invariant) for piece in pieces)
+    if per_layer:
+        # L leaves within C / sqrt(L) each are within C together.
+        leaves = len(jax.tree.leaves(params))
+        clip_norm = jnp.full(leaves, clip_norm / math.sqrt(leaves))
+    if pieces[0] == pieces[1]:
+        return on_cpu(params, batch, mask, clip_norm)
+    return lax.platform_dependent(params, batch, mask, clip_norm, cpu=on_cpu, default=elsewhere)
+
+
+class Piece(NamedTuple):
+    """How the gradients of a batch are computed, decided from shapes."""
+
+    keeps_books: bool
+    """Whether by book-keeping, or one gradient is materialised for each record."""
+    most: int
+    """Records at once, at most."""
+    needed: int | None
+    """Bytes of a record; None where they are few and not counted."""
+
+    def cut(self, n: int, size: int) -> tuple[int, int]:
+        """Returns how many of n records are computed at once, and how often in a step."""
+        if self.keeps_books:
+            rows, _, steps = even_rows(n, self.most)
+            return rows, steps
+        rows = general.rows_at_once(n, size, self.most)
+        return rows, -(-n // rows)
+
+
+def _by(loss: Loss, piece: Piece, permutation_invariant: bool) -> Any:
+    how: Any = {"permutation_invariant": permutation_invariant}
+    if piece.keeps_books:
+        return functools.partial(bookkeeping.gradient_sum, loss, rows=piece.most, **how)
+    return functools.partial(general.gradient_sum, loss, most=piece.most, **how)
+
+
+def pieces_of(
+    loss: Loss,
+    params: PyTree,
+    batch: PyTree,
+    permutation_invariant: bool = False,
+    per_layer: bool = False,
+    method: str = "auto",
+    memory_limit: int | None = None,
+) -> tuple[Piece, Piece]:
+    """Returns how ``gradient_sum`` computes on a CPU and on any other device, by shapes alone."""
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
     if method == "auto" and size <= _SMALL and not per_layer and memory_limit is None:
         method = "per_example"
-    shared = {"permutation_invariant": permutation_invariant}
-    whole = functools.partial(general.gradient_sum, loss, **shared)
     if method == "per_example" and size <= _SMALL and memory_limit is None:
-        return whole(params, batch, mask, clip_norm)
+        few = Piece(False, rounding.CHUNK, None)
+        return few, few
     reading = bookkeeping.read(loss, params, batch, permutation_invariant)
     batched = bool(reading.plan.layers) and size > _LARGE
     if method == "auto" and not (reading.saves or batched or per_layer):
         method = "per_example"
     held = functools.partial(bytes_alive, general.gradient_of_record(loss, params))
     if method == "per_example":
-        most = rows_within(held(example_of(batch)), memory_limit)
-        return whole(params, batch, mask, clip_norm, most=most)
-    rows = rows_within(bookkeeping.bytes_per_record(loss, reading, params, batch), memory_limit)
-    keeping = functools.partial(bookkeeping.gradient_sum, loss, rows=rows, **shared)
-    if per_layer:
-        # L leaves within C / sqrt(L) each are within C together.
-        return keeping(params, batch, mask, jnp.full(leaves, clip_norm / math.sqrt(leaves)))
-    if method == "book_keeping":
-        return keeping(params, batch, mask, clip_norm)
+        needed = held(example_of(batch))
+        whole = Piece(False, rows_within(needed, memory_limit), needed)
+        return whole, whole
+    needed = bookkeeping.bytes_per_record(loss, reading, params, batch)
+    keeping = Piece(True, rows_within(needed, memory_limit), needed)
+    if per_layer or method == "book_keeping":
+        return keeping, keeping
     # Norms without the gradients cancel, and need float64, which is fast on a CPU alone.
-    most = max(1, (memory_limit or MEMORY_LIMIT) // held(example_of(batch)))
-    whole = functools.partial(whole, most=most)
-    return lax.platform_dependent(params, batch, mask, clip_norm, cpu=keeping, default=whole)
+    needed = held(example_of(batch))
+    return keeping, Piece(False, max(1, (memory_limit or MEMORY_LIMIT) // needed), needed)
 
 
 def rows_within(needed: int, memory_limit: int | None) -> int:

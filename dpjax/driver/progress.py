@@ -184,6 +184,17 @@ def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
     return (time.perf_counter() - begin) / few
 
 
+def bytes_of_step(algorithm: Algorithm, examples: PyTree, params: Params) -> int | None:
+    """Returns the memory of a step beside records and parameters, if the compiler counts it.
+
+    Privacy: reads shapes, which ``examples`` may be; nothing is computed.
+    """
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    begun = jax.eval_shape(_start, algorithm, examples, key, params)
+    used = _advance.lower(*begun, algorithm.steps).compile().memory_analysis()
+    return None if used is None else used.temp_size_in_bytes
+
+
 @jax.jit
 def _start(algorithm: Algorithm, examples: PyTree, key: Array, params: Params):
     bound = loop.bind_training(algorithm, examples, key, params)

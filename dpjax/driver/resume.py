@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax._typing import Array, PyTree
-from dpjax.accounting import Ledger, LedgerError
+from dpjax.accounting import Event, Ledger, LedgerError
 from dpjax.datasets import Dataset
 from dpjax.driver import fingerprint
-from dpjax.driver.checkpoint import Checkpoint, Folder, ResumeMismatch
+from dpjax.driver.checkpoint import Checkpoint, Folder, ResumeMismatch, holds_run
 from dpjax.driver.configuration import difference
 from dpjax.driver.prepare import Training
 from dpjax.mechanisms import as_key
@@ -54,6 +54,15 @@ class RunFiles(NamedTuple):
         if part is None and isinstance(self.ledger, Ledger):
             part = self.ledger.part
         return self._replace(label=label, part=part)
+
+    def check(self, event: Event) -> None:
+        """Raises where a run would, for a ledger that does not admit it; writes nothing."""
+        # A run that goes on spends nothing more.
+        if self.ledger is None or (self.checkpoint and holds_run(self.checkpoint)):
+            return
+        # Read and not opened: this takes no lock.
+        book = self.ledger if isinstance(self.ledger, Ledger) else Ledger.read(self.ledger)
+        (book if self.part is None else book.of(self.part)).check(event)
 
     def opened(self, stack: contextlib.ExitStack) -> Ledger | None:
         """Returns the ledger, for the part that is read; the stack closes it."""

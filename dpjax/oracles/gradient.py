@@ -20,6 +20,7 @@ from dpjax.derivatives.integers import Summand, Total
 from dpjax.derivatives.linear import prepared
 from dpjax.derivatives.linear.scaled_rows import PreparedLinear
 from dpjax.derivatives.linear.sums import transformed
+from dpjax.derivatives.per_example import Piece
 from dpjax.derivatives.rounding import FINISHING
 from dpjax.mechanisms import PrefixNoise, derive
 from dpjax.mechanisms.noise import Ball, Noise, Prefix
@@ -65,6 +66,10 @@ class GradientQuery(Query):
     def exact(self, records: Records, params: Params, mask: Mask = None, **public: Any) -> Sums:
         """Returns the sum of clipped gradients, (p,). NOT PRIVATE."""
         return (self._clipped.wide(params, records, mask),)
+
+    def piece(self, batch: Records, params: Params) -> Piece:
+        """Returns how the gradients of a drawn batch are computed; reads shapes alone."""
+        return self._clipped.piece(params, batch)
 
     @property
     def takes_canaries(self) -> bool:

@@ -23,9 +23,11 @@ from dpjax.display.cards import ceil
 from dpjax.distributed import Sharded, mesh_of
 from dpjax.driver import Watch, holds_run, root_key, run
 from dpjax.driver.checkpoint import Folder
+from dpjax.driver.resume import RunFiles
 from dpjax.objectives import Objective
 from dpjax.placement.processes import team
 from dpjax.results import Solution
+from dpjax.training.dry_run import dry_run as of_shapes
 from dpjax.training.evaluation import Evaluator, LossOfOutputs, check_closures, named, objective_of
 from dpjax.training.network import Network, network
 from dpjax.training.start import tree_of
@@ -80,6 +82,7 @@ def fit(
     label: str | None = None,
     part: str | None = None,
     canaries: int | None = None,
+    dry_run: bool = False,
     **options: Unpack[Options],
 ) -> Trained:
     """Trains a network with differential privacy, with any optax optimizer.
@@ -148,13 +151,15 @@ def fit(
       label: your word for the data, for the ledger; by default the data set's name.
       part: the declared part of the ledger's data that ``data`` are, see ``Ledger.of``.
       canaries: how many made-up records the run attacks itself with, see ``run``; n counts them.
+      dry_run: whether nothing is trained or spent, and a ``DryRun`` is returned: noise, steps, how
+        many records a piece has, and the memory of a step. It needs no key, and compiles a step.
       **options: ``output="random"`` for an iterate drawn uniformly beforehand, where the run ends,
         or ``"average"`` to publish and evaluate an average of iterates, of ``average_decay``;
         ``max_batch_size``, ``per_layer``, ``memory_limit`` and ``accountant``: all as in
         ``dp_optimizer``, or the given factory.
 
     Returns:
-      A ``Trained``: the ``Solution``, predictions, and tables of evaluations.
+      A ``Trained``: the ``Solution``, predictions, and tables of evaluations; or a ``DryRun``.
 
     Raises:
       ValueError: before anything is spent, for arguments that do not fit together; parameters of
@@ -187,27 +192,39 @@ def fit(
     loss, (data, mesh) = named(loss), mesh_of(data)
     data, records, examples = given(data, groups, max_records, unit_type, bounds, team(mesh).size)
     sizes = sizes_of(examples, budget, data_size, batch_size, epochs, steps)
+    # Any start does for a dry run, which has shapes alone.
+    key, seed = (None, 0) if dry_run else (key, seed)
     example, root = example_shape(records), _root(key, seed, checkpoint, mesh)
     net, params = network(model, example[0], tree_of(params), root, trainable, batched, bounds)
     changes = augment, views
     objective, measures = objective_of(net, loss, params, example, regularizer, metrics, *changes)
-    # Where n is private it is the declared number: an error must not reveal it.
-    private = budget.relation == "add_or_remove_one"
-    rows = sizes["data_size"] if private else len(jax.tree.leaves(examples)[0])
-    check_closures(objective, params, example, rows, net.fixed)
+    check_closures(objective, params, example, _public_rows(examples, budget, sizes), net.fixed)
     lifted = objective if examples is records else objective.of_units()
     algorithm = _algorithm(optimizer, lifted, budget, params, clip_norm, sizes, options, canaries)
-    sets = {"training": records} if exact else {}
-    if held_out is not None:
-        sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
+    sets = _evaluated(records, exact, held_out, bounds)
+    files = RunFiles(checkpoint, ledger, label, part)
+    if dry_run:
+        return of_shapes(algorithm, data, params, files)  # pyright: ignore[reportReturnType]
     epoch = sizes["data_size"] / sizes["batch_size"]
     folder = checkpoint if team(mesh).leads else None  # of several processes one writes the table
     evaluator = Evaluator(net, measures, sets, epoch, folder, root, params)
     how: Any = {"key": key, "seed": seed, "params": params, "progress": progress}
-    how |= {"watch": _watch(algorithm, evaluator, epoch, evaluate_every), "checkpoint": checkpoint}
-    booked: Any = {"ledger": ledger, "label": label, "part": part}
-    solution = run(algorithm, data if mesh is None else Sharded(data, mesh), **how, **booked)
+    how |= {"watch": _watch(algorithm, evaluator, epoch, evaluate_every)} | files._asdict()
+    solution = run(algorithm, data if mesh is None else Sharded(data, mesh), **how)
     return _trained(net, loss, evaluator, solution)
+
+
+def _evaluated(records: Any, exact: bool, held_out: Any, bounds: Any) -> dict[str, Any]:
+    sets = {"training": records} if exact else {}
+    if held_out is not None:
+        sets["held_out"] = records_of("held_out", held_out, bounds, like=records)
+    return sets
+
+
+def _public_rows(examples: PyTree, budget: PrivacyBudget, sizes: dict[str, int]) -> int:
+    # Where n is private it is the declared number: an error must not reveal it.
+    private = budget.relation == "add_or_remove_one"
+    return sizes["data_size"] if private else len(jax.tree.leaves(examples)[0])
 
 
 def _trained(net: Network, loss: Any, evaluator: Evaluator, solution: Solution) -> Trained:
