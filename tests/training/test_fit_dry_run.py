@@ -115,7 +115,8 @@ def test_no_record_is_read_no_key_used_and_no_file_written(sharded, tmp_path):
     found = fitted(spread(data), small, dry_run=True, key=key, **kept)
     assert found.pieces == 1
     assert path.read_bytes() == before and not (tmp_path / "run").exists()
-    fitted(key=key)  # which a key that had been used would refuse
+    # Refused with a key that had been used.
+    dpjax.solve(found.algorithm, records(), key=key, params=START)
 
 
 @pytest.mark.parametrize("n", [N, N + 1])
