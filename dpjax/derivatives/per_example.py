@@ -307,8 +307,6 @@ class Piece(NamedTuple):
     """Whether by book-keeping, or one gradient is materialised for each record."""
     most: int
     """Records at once, at most."""
-    needed: int | None
-    """Bytes of a record; None where they are few and not counted."""
 
     def cut(self, n: int, size: int) -> tuple[int, int]:
         """Returns how many of n records are computed at once, and how often in a step."""
@@ -340,24 +338,22 @@ def pieces_of(
     if method == "auto" and size <= _SMALL and not per_layer and memory_limit is None:
         method = "per_example"
     if method == "per_example" and size <= _SMALL and memory_limit is None:
-        few = Piece(False, rounding.CHUNK, None)
-        return few, few
+        return (Piece(False, rounding.CHUNK),) * 2
     reading = bookkeeping.read(loss, params, batch, permutation_invariant)
     batched = bool(reading.plan.layers) and size > _LARGE
     if method == "auto" and not (reading.saves or batched or per_layer):
         method = "per_example"
     held = functools.partial(bytes_alive, general.gradient_of_record(loss, params))
     if method == "per_example":
-        needed = held(example_of(batch))
-        whole = Piece(False, rows_within(needed, memory_limit), needed)
+        whole = Piece(False, rows_within(held(example_of(batch)), memory_limit))
         return whole, whole
     needed = bookkeeping.bytes_per_record(loss, reading, params, batch)
-    keeping = Piece(True, rows_within(needed, memory_limit), needed)
+    keeping = Piece(True, rows_within(needed, memory_limit))
     if per_layer or method == "book_keeping":
         return keeping, keeping
     # Norms without the gradients cancel, and need float64, which is fast on a CPU alone.
-    needed = held(example_of(batch))
-    return keeping, Piece(False, max(1, (memory_limit or MEMORY_LIMIT) // needed), needed)
+    most = max(1, (memory_limit or MEMORY_LIMIT) // held(example_of(batch)))
+    return keeping, Piece(False, most)
 
 
 def rows_within(needed: int, memory_limit: int | None) -> int:

@@ -93,10 +93,7 @@ class PrefixNoise:
         return np.linalg.norm(np.cumsum(_square_root(self.horizon).matrix(), axis=0), axis=1)
 
     def strategy(self) -> Float64[np.ndarray, "{self.horizon} {self.horizon}"]:
-        """Returns the lower triangular matrix that makes released increments' noise independent.
-
-        It is C, (K, K).
-        """
+        """Returns C, (K, K), lower triangular, which makes the noise of increments independent."""
         if self.is_independent:
             return np.eye(self.horizon)
         tree = self.kind == "tree"

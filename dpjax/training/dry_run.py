@@ -22,10 +22,8 @@ class DryRun(HasCard):
     Args:
       algorithm: with its noise; ``algorithm.epsilon()`` is that of the full run.
       records_at_once: how many records have their gradients computed at once, in a piece; None, as
-        the next two, for a method that asks for more than gradients.
+        the next, for a method that asks for more than gradients.
       pieces: how many a step computes one after the other.
-      bytes_of_record: what a record takes in a piece, as the traced program holds it; None for a
-        network of so few parameters that it is not counted.
       bytes_of_step: memory of a step on one device beside records, parameters and the optimizer's
         state, by the compiler's count; None where it has none.
 
@@ -35,7 +33,6 @@ class DryRun(HasCard):
     algorithm: Algorithm
     records_at_once: int | None
     pieces: int | None
-    bytes_of_record: int | None
     bytes_of_step: int | None
 
     def _card(self) -> Card:
@@ -45,8 +42,6 @@ class DryRun(HasCard):
         if self.pieces is not None:
             at_once = f"{self.records_at_once:,} records at once"
             rows.append(("batch", f"{counted(self.pieces, 'piece')} of {at_once}"))
-        if self.bytes_of_record is not None:
-            rows.append(("of a record", f"{self.bytes_of_record:,} bytes"))
         card = card_of(self.algorithm)
         title = f"Dry run of {self.algorithm.title}: nothing was spent"
         return Card(title, (*rows, *card.rows))
@@ -58,19 +53,17 @@ def dry_run(algorithm: Algorithm, data: Any, params: Params, files: RunFiles) ->
     files.check(algorithm.event)
     query = algorithm.queries[0]
     # Where n is private the declared number stands for it.
-    private = query.relation == "add_or_remove_one"
+    n = query.data_size if query.relation == "add_or_remove_one" else None
 
     def shapes(tree: Any, count: int | None) -> Any:
-        return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(
-                (count or leaf.shape[0], *leaf.shape[1:]), jax.dtypes.canonicalize_dtype(leaf.dtype)
-            ),
-            tree,
-        )
+        def of(leaf: Any) -> jax.ShapeDtypeStruct:
+            shape = (count or leaf.shape[0], *leaf.shape[1:])
+            return jax.ShapeDtypeStruct(shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
 
-    examples = shapes(unpack(data, algorithm)[0], query.data_size if private else None)
-    found, n = (None, None, None), query.sampler.max_batch_size
+        return jax.tree.map(of, tree)
+
+    examples = shapes(unpack(data, algorithm)[0], n)
+    found, most = (None, None), query.sampler.max_batch_size
     if isinstance(query, GradientQuery):
-        piece = query.piece(shapes(examples, n), params)
-        found = *piece.cut(n, algorithm.dimension), piece.needed
+        found = query.piece(shapes(examples, most), params).cut(most, algorithm.dimension)
     return DryRun(algorithm, *found, bytes_of_step(algorithm, examples, params))

@@ -88,9 +88,8 @@ def fit(
     """Trains a network with differential privacy, with any optax optimizer.
 
     Batches are drawn and full epochs run on the device. Dropout is on in training, with a mask for
-    each record and step, and off elsewhere. The optimizer sees only the noisy mean of
-    clipped gradients, so its update is post-processing. ``optax.MultiSteps`` is refused:
-    micro-batching belongs to the gradient.
+    each record and step, and off elsewhere. The optimizer sees only the noisy mean of clipped
+    gradients, so its update is post-processing.
 
     Args:
       model: a flax nnx module, which is not changed; a flax linen module; or a function
@@ -151,8 +150,8 @@ def fit(
       label: your word for the data, for the ledger; by default the data set's name.
       part: the declared part of the ledger's data that ``data`` are, see ``Ledger.of``.
       canaries: how many made-up records the run attacks itself with, see ``run``; n counts them.
-      dry_run: whether nothing is trained or spent, and a ``DryRun`` is returned: noise, steps, how
-        many records a piece has, and the memory of a step. It needs no key, and compiles a step.
+      dry_run: train and spend nothing, and return a ``DryRun``, without a key: noise, steps, and
+        the memory of a step, which is compiled for that.
       **options: ``output="random"`` for an iterate drawn uniformly beforehand, where the run ends,
         or ``"average"`` to publish and evaluate an average of iterates, of ``average_decay``;
         ``max_batch_size``, ``per_layer``, ``memory_limit`` and ``accountant``: all as in

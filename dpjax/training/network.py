@@ -280,8 +280,7 @@ def _in_training(
     def drawn(words: Array, params: Params, x: PyTree) -> Any:
         return drawing(params, Keyed(x, words))
 
-    of_nnx = nnx.iter_modules(model) if isinstance(model, nnx.Module) else ()
-    layers = [layer for _, layer in of_nnx]
+    layers = [x for _, x in nnx.iter_modules(model)] if isinstance(model, nnx.Module) else []
 
     def watched(method: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
         layers.append(context.module)

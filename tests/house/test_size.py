@@ -18,14 +18,14 @@ MOST = {
     "cli": (2433, 18),  # describe, evaluate, effects
     "comparison": (503, 3),
     "datasets": (4875, 21),  # forms of numbers and dates, rows by a constant
-    "derivatives": (4676, 22),
+    "derivatives": (4672, 22),
     "diagnostics": (696, 3),
     "display": (393, 3),
     "driver": (2154, 12),
     "estimators": (955, 4),  # summaries, private bounds, weights
     "features": (164, 2),  # scattering, projections
     "linalg": (704, 5),
-    "mechanisms": (1464, 8),  # wavelets of the square root
+    "mechanisms": (1461, 8),  # wavelets of the square root
     "models": (230, 3),
     "objectives": (2250, 11),  # weights of records, rho of penalties
     "oracles": (2463, 10),
@@ -34,11 +34,11 @@ MOST = {
     "results": (1999, 7),  # coefficients with intervals
     "sampling": (910, 5),
     "statistics": (830, 4),  # a first look, private bounds, evaluations
-    "training": (1809, 10),
+    "training": (1800, 10),
     "transforms": (1589, 8),  # the trust-region link
     "tuning": (1013, 6),
 }
-WHEEL = 47_959
+WHEEL = 47_943
 """All rooms together, templates among them; wavelets of Spider's noise came last."""
 
 

@@ -77,8 +77,6 @@ def test_a_step_computes_the_pieces_that_were_said(case, monkeypatch):
     ((n, rows),) = set(ours)
     assert n == trained.solution.algorithm.queries[0].sampler.max_batch_size
     assert rows * (found.pieces - 1) < n <= rows * found.pieces
-    limit = CASES[case].get("memory_limit")
-    assert limit is None or rows * found.bytes_of_record <= limit
 
 
 def test_the_noise_is_that_of_the_training():
@@ -87,15 +85,13 @@ def test_the_noise_is_that_of_the_training():
     # That of the program is float32.
     assert said.noise_multiplier == pytest.approx(done.noise_multiplier, rel=1e-6)
     assert said.count == done.count == 3
-    words = repr(found)
-    assert "nothing was spent" in words and f"{found.bytes_of_record:,} bytes" in words
+    assert "nothing was spent" in repr(found)
 
 
 def test_a_step_takes_less_memory_in_smaller_pieces():
     wide = {"first": jnp.ones((P, 20_000)), "last": jnp.zeros((20_000, CLASSES))}
     few, many = (fitted(params=wide, dry_run=True, memory_limit=size) for size in (10**6, 10**8))
     assert few.records_at_once < many.records_at_once and few.pieces > many.pieces
-    assert few.bytes_of_record == many.bytes_of_record
     assert few.bytes_of_step < many.bytes_of_step
 
 
