@@ -338,7 +338,7 @@ def pieces_of(
     if method == "auto" and size <= _SMALL and not per_layer and memory_limit is None:
         method = "per_example"
     if method == "per_example" and size <= _SMALL and memory_limit is None:
-        return (Piece(False, rounding.CHUNK),) * 2
+        return (few := Piece(False, rounding.CHUNK)), few
     reading = bookkeeping.read(loss, params, batch, permutation_invariant)
     batched = bool(reading.plan.layers) and size > _LARGE
     if method == "auto" and not (reading.saves or batched or per_layer):

@@ -246,7 +246,7 @@ def _strategy(matrix: np.ndarray) -> np.ndarray:
     """Returns the lower triangular C for which C times the matrix, (K, N), is orthogonal."""
     # Noise of covariance N N^T is whitened by the inverse of that matrix's Cholesky factor.
     factor = np.linalg.cholesky(matrix @ matrix.T)
-    return scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
+    return scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
 
 
 def _nodes(horizon: int) -> np.ndarray:
