@@ -185,10 +185,7 @@ def seconds_per_step(algorithm: Algorithm, examples: PyTree) -> float:
 
 
 def bytes_of_step(algorithm: Algorithm, examples: PyTree, params: Params) -> int | None:
-    """Returns the memory of a step beside records and parameters, if the compiler counts it.
-
-    Privacy: reads shapes, which ``examples`` may be; nothing is computed.
-    """
+    """Returns the memory of a step, of shapes, by the compiler's count; nothing is computed."""
     key = jax.eval_shape(lambda: jax.random.key(0))
     begun = jax.eval_shape(_start, algorithm, examples, key, params)
     used = _advance.lower(*begun, algorithm.steps).compile().memory_analysis()

@@ -35,7 +35,10 @@ class CNN(nn.Module):
     def __call__(self, image: Array) -> Array:
         """Returns the logits (10,) of one image."""
         bend = ACTIVATIONS[_validate.choice("activation", self.activation, ACTIVATIONS)]
-        x = image if image.ndim == 3 else image.reshape(28, 28, 1)
+        x = image.reshape(28, 28, 1) if image.size == 784 else image
+        if x.ndim != 3 or min(x.shape[:2]) < 13 or x.shape[2] > 4:  # most likely images of a batch
+            words = "(height, width, colours), sides from 13 up and up to 4 colours"
+            raise ValueError(f"image must be (28, 28), or {words}, got {image.shape}: use vmap.")
         x = bend(nn.Conv(16, (8, 8), strides=2, padding="SAME")(x))
         x = bend(nn.Conv(32, (4, 4), strides=2, padding="VALID")(_pool(x)))
         x = bend(nn.Dense(32)(_pool(x).ravel()))

@@ -9,7 +9,7 @@ from dpjax._typing import Params
 from dpjax.algorithms import Algorithm
 from dpjax.display.cards import Card, HasCard, card_of, counted
 from dpjax.driver import check_data
-from dpjax.driver.prepare import unpack
+from dpjax.driver.prepare import starting_point, unpack
 from dpjax.driver.progress import bytes_of_step
 from dpjax.driver.resume import RunFiles
 from dpjax.oracles import GradientQuery
@@ -38,19 +38,18 @@ class DryRun(HasCard):
     def _card(self) -> Card:
         rows = []
         if self.bytes_of_step is not None:
-            rows.append(("memory of a step", f"{self.bytes_of_step / 2**20:,.1f} MiB"))
+            rows.append(("memory of a step", f"{self.bytes_of_step / 2**20:,.3g} MiB"))
         if self.pieces is not None:
             at_once = f"{self.records_at_once:,} records at once"
             rows.append(("batch", f"{counted(self.pieces, 'piece')} of {at_once}"))
         card = card_of(self.algorithm)
-        title = f"Dry run of {self.algorithm.title}: nothing was spent"
-        return Card(title, (*rows, *card.rows))
+        return Card(f"Dry run of {self.algorithm.title}: nothing was spent", (*rows, *card.rows))
 
 
 def dry_run(algorithm: Algorithm, data: Any, params: Params, files: RunFiles) -> DryRun:
-    """Returns what a training would do; raises where it would, for data or a ledger."""
-    check_data(algorithm, data, params)
-    files.check(algorithm.event)
+    """Returns what a training would do; raises as it would for data, a start or a ledger."""
+    check_data(algorithm, data, starting_point(algorithm, params))
+    files.named(data).check(algorithm.event)
     query = algorithm.queries[0]
     # Where n is private the declared number stands for it.
     n = query.data_size if query.relation == "add_or_remove_one" else None

@@ -37,7 +37,7 @@ from dpjax.training.parts import (
 )
 
 # Errors of models on inputs of an unexpected shape.
-_REFUSALS = (TypeError, ValueError, LookupError, AssertionError, errors.FlaxError)
+_REFUSALS = (TypeError, ValueError, ArithmeticError, LookupError, AssertionError, errors.FlaxError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -305,8 +305,9 @@ def _in_training(
 
 def _may_drop(layer: Any) -> bool:
     """Returns whether a layer of flax drops values, where its dropout is on."""
-    name = "rate" if isinstance(layer, nn.Dropout | nnx.Dropout) else "dropout_rate"
-    return type(layer).__module__.startswith("flax.") and bool(getattr(layer, name, 0.0))
+    if isinstance(layer, nn.Dropout | nnx.Dropout):
+        return bool(layer.rate)
+    return type(layer).__module__.startswith("flax.") and bool(getattr(layer, "dropout_rate", 0))
 
 
 def _program(model: Any, unscaled: Network, params: Params, example: PyTree) -> str:
@@ -428,10 +429,10 @@ def _follows_batches(apply: Callable[[PyTree], Any], example: PyTree) -> bool:
 
 
 _IDLE = (
-    "the model has dropout that drops nothing in training, for its call says deterministic=True, "
-    "as by train=False. If it should drop, say False, which fit turns to True in evaluation, or "
-    "pass a function (params, x, key) that calls the module with train=key is not None. If not, "
-    "set its rate to 0 or, for nnx, call model.eval()."
+    "the model has dropout, but none changes an output in training: it is called with "
+    "deterministic=True, as by train=False, or not at all. To drop, pass a function (params, x, "
+    "key) that calls the module with train=key is not None, or leave deterministic False, which "
+    "fit turns on in evaluation; if you want none, set the rate to 0, or call model.eval() (nnx)."
 )
 _DRAWS = (
     "draws random numbers even where dropout is off, as in evaluation. Let it follow an attribute "

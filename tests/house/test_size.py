@@ -21,12 +21,12 @@ MOST = {
     "derivatives": (4672, 22),
     "diagnostics": (696, 3),
     "display": (393, 3),
-    "driver": (2154, 12),
+    "driver": (2151, 12),
     "estimators": (955, 4),  # summaries, private bounds, weights
     "features": (164, 2),  # scattering, projections
     "linalg": (704, 5),
     "mechanisms": (1461, 8),  # wavelets of the square root
-    "models": (230, 3),
+    "models": (233, 3),
     "objectives": (2250, 11),  # weights of records, rho of penalties
     "oracles": (2463, 10),
     "placement": (652, 4),

@@ -356,6 +356,16 @@ class Switched(nn.Module):
         return nn.Dense(CLASSES)(nn.Dropout(0.5, deterministic=not train)(hidden))
 
 
+class Own(nn.Dropout):
+    """A class of one's own."""
+
+
+class SwitchedOwn(nn.Module):
+    @nn.compact
+    def __call__(self, x, train=False):
+        return nn.Dense(CLASSES)(Own(0.5)(x, deterministic=not train))
+
+
 class Calm(nnx.Module):
     def __init__(self):
         self.drop, self.last = nnx.Dropout(0.5, rngs=rngs()), nnx.Linear(P, CLASSES, rngs=rngs())
@@ -364,9 +374,9 @@ class Calm(nnx.Module):
         return self.last(self.drop(x, deterministic=not train))
 
 
-@pytest.mark.parametrize("make", [Switched, Calm])
+@pytest.mark.parametrize("make", [Switched, SwitchedOwn, Calm])
 def test_dropout_that_no_training_turns_on_is_a_warning(make):
-    with pytest.warns(UserWarning, match="has dropout that drops nothing in training"):
+    with pytest.warns(UserWarning, match="dropout, but none changes an output in training"):
         assert not fitted(make(), **SHORT).network.draws
     if make is Calm:
         silent = make()

@@ -133,11 +133,14 @@ def test_a_private_number_of_records_changes_nothing(n):
         ({"held_out": (np.zeros((5, P + 1), np.float32), np.zeros(5, int))}, "held_out"),
         ({"data_size": N + 1}, "data_size"),
         ({"ledger": "small"}, "exceed the budget"),
+        ({"ledger": "small", "label": None}, "label is required"),
+        ({"part": "a part"}, "pass ledger= too"),
+        ({"params": jnp.full((P, CLASSES), jnp.nan)}, "must be finite"),
     ],
 )
 def test_it_is_refused_where_the_training_would_be(more, words, tmp_path):
     if "ledger" in more:
-        more = {"ledger": tmp_path / "ledger", "label": "made up"}
+        more = {"label": "made up", **more, "ledger": tmp_path / "ledger"}
         Ledger.create(more["ledger"], dpjax.PrivacyBudget(1.0, 1e-4)).close()
     with pytest.raises(ValueError, match=words):
         fitted(dry_run=True, **more)

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from factories import mostly_ci
 from jax.flatten_util import ravel_pytree
@@ -96,6 +97,17 @@ def test_tanh_is_the_default_and_another_word_is_refused():
     assert not np.allclose(plain, elu)
     with pytest.raises(ValueError, match="did you mean 'elu'"):
         CNN("elus").apply(params, image)
+
+
+def test_a_batch_of_images_is_no_image():
+    data = np.zeros((40, 28, 28), np.float32), np.zeros(40, int)
+    how = {"batch_size": 10, "steps": 1, "dry_run": True}
+    budget = dpjax.PrivacyBudget(3.0, 1e-3)
+    found = dpjax.fit(CNN(), "cross_entropy", data, budget, optax.sgd(0.1), **how)
+    assert found.algorithm.dimension == 26_010
+    for shape in ((64, 28, 28), (12, 12, 1), (32, 32)):
+        with pytest.raises(ValueError, match="sides from 13 up"):
+            CNN().init(jax.random.key(0), jnp.zeros(shape))
 
 
 @pytest.mark.ci
