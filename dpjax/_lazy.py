@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import dp_accounting as dp_accounting
     import orbax.checkpoint as orbax
     from flax import serialization as serialization
-    from scipy import signal as signal
+    from scipy import linalg as linalg
 else:
-    dp_accounting, signal = _Lazy("dp_accounting"), _Lazy("scipy.signal")
+    dp_accounting, linalg = _Lazy("dp_accounting"), _Lazy("scipy.linalg")
     serialization, orbax = _Lazy("flax.serialization"), _Lazy("orbax.checkpoint")

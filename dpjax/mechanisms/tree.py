@@ -9,11 +9,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jax import lax
 from jax.core import Tracer
 
 from dpjax import _validate
+from dpjax._lazy import linalg
 from dpjax._typing import Array, Float, Float64, Integer, Key, Real, pytree_dataclass, static
 from dpjax._wide import Expansion
 from dpjax.mechanisms import lattice
@@ -246,7 +246,7 @@ def _strategy(matrix: np.ndarray) -> np.ndarray:
     """Returns the lower triangular C for which C times the matrix, (K, N), is orthogonal."""
     # Noise of covariance N N^T is whitened by the inverse of that matrix's Cholesky factor.
     factor = np.linalg.cholesky(matrix @ matrix.T)
-    return scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
+    return linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
 
 
 def _nodes(horizon: int) -> np.ndarray:
